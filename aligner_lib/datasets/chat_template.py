@@ -117,7 +117,7 @@ def recorded_template(folder: Path) -> str | None:
 
 def writes_date(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer's own template writes a date into conversations."""
-    return DATE_FUNCTION in (_own_template(tokenizer) or "")
+    return any(DATE_FUNCTION in (_own_template(tokenizer, tools) or "") for tools in (False, True))
 
 
 def recorded_date(folder: Path) -> date | None:
@@ -409,7 +409,10 @@ def call_form(tokenizer: Tokenizer) -> CallForm:
 
 def own_call_form(tokenizer: Tokenizer) -> CallForm | None:
     """The form in which the template itself writes tool calls; None for a template that does not know tools."""
-    template = _template_of(tokenizer)
+    return _form_of(tokenizer, _template_of(tokenizer, with_tools=True))
+
+
+def _form_of(tokenizer: Tokenizer, template: str | None) -> CallForm | None:
     if template is None:
         return None
     written = _written_probe(template, tuple(sorted(_special_tokens(tokenizer.config).items())))
@@ -453,9 +456,10 @@ def _around_response(
 
 
 def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool, tools: Sequence[Tool] = ()) -> str:
-    template = _template_of(tokenizer)
-    if uses_tools(messages, tools) and own_call_form(tokenizer) is None:
+    template = _template_of(tokenizer, bool(tools))
+    if uses_tools(messages, tools) and _form_of(tokenizer, template) is None:
         messages, tools = in_words(messages, tools), ()
+        template = _template_of(tokenizer)
     if template is None:
         return _plain(messages, ready)
     import jinja2
@@ -486,16 +490,19 @@ def _role(message: Message) -> str:
     return ROLES[message["role"].lower()]
 
 
-def _template_of(tokenizer: Tokenizer) -> str | None:
+def _template_of(tokenizer: Tokenizer, with_tools: bool = False) -> str | None:
     """The template of conversations; None: the plain form."""
-    return None if tokenizer.template == PLAIN else _own_template(tokenizer)
+    return None if tokenizer.template == PLAIN else _own_template(tokenizer, with_tools)
 
 
-def _own_template(tokenizer: Tokenizer) -> str | None:
-    """The tokenizer's own template. Among several named templates, the template named default."""
+def _own_template(tokenizer: Tokenizer, with_tools: bool = False) -> str | None:
+    """The tokenizer's own template. Several templates have names: with tools, tool_use comes before default, as in transformers."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+        if with_tools and template is not None:
+            template = named.get("tool_use", template)
     return template
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # settings of tokenizer_config.json with several tokens: a list, or an object of names and tokens
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
+TEMPLATE = "chat_template.jinja"
 logger = logging.getLogger(__name__)
 
 
@@ -92,8 +93,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 def copy_tokenizer(folder: Path, out: Path) -> None:
     """Write a folder's tokenizer into another folder.
 
-    The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. A chat
-    template in a separate file moves into tokenizer_config.json, as do tokens named only in special_tokens_map.json. Tokens listed
+    The new files are tokenizer.json, tokenizer_config.json, and generation_config.json with further stop tokens. Chat
+    templates in separate files move into tokenizer_config.json, as do tokens named only in special_tokens_map.json. Tokens listed
     only in tokenizer_config.json are added to tokenizer.json, and tokens named there become special. A SentencePiece
     tokenizer.model is converted if there is no tokenizer.json. Raises ValueError for a folder without a tokenizer or without an
     eos_token, for a listed token whose id differs from the vocabulary's, and for an unknown stop token.
@@ -111,15 +112,41 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
         raise ValueError(
             f"{folder / 'tokenizer_config.json'} names no eos_token, the token at the end of a response: add the model's eos_token"
         )
-    template = folder / "chat_template.jinja"
-    if template.exists():
-        config["chat_template"] = template.read_text(encoding="utf-8")
+    if templates := _templates_in_files(folder):
+        config["chat_template"] = templates
+    _warn_without_default(folder, config.get("chat_template"))
     write_json(out / "tokenizer_config.json", config)
     _add_missing_tokens(out, config)
     if (path := folder / "generation_config.json").exists():
         settings = _read_json(path)
         _check_stop_ids(settings.get("eos_token_id"), path, out)
         write_json(out / path.name, settings)
+
+
+def template_files(folder: Path) -> dict[str, Path]:
+    """A folder's separate files of chat templates, by their paths in the folder."""
+    paths = [folder / TEMPLATE, *sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    return {str(path.relative_to(folder)): path for path in paths if path.is_file()}
+
+
+def _templates_in_files(folder: Path) -> str | list[dict[str, str]]:
+    """The chat templates of separate files in tokenizer_config.json's form: a template, or named templates."""
+    named = {
+        "default" if name == TEMPLATE else path.stem: path.read_text(encoding="utf-8")
+        for name, path in template_files(folder).items()
+    }
+    if [*named] == ["default"]:
+        return named["default"]
+    return [{"name": name, "template": template} for name, template in named.items()]
+
+
+def _warn_without_default(folder: Path, templates: object) -> None:
+    names = [entry["name"] for entry in templates] if isinstance(templates, list) else ["default"]
+    if "default" not in names:
+        logger.warning(
+            f"{folder} has the chat templates {', '.join(names)} and none named default: conversations are written as `User: …` and "
+            "`Assistant: …`. Name the model's template default for another form"
+        )
 
 
 def _check_stop_ids(ids: object, path: Path, out: Path) -> None:

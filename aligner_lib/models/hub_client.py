@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 4.0  # timeout for the hub's first answer
 FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json",
          "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-         "chat_template.jinja"]  # fmt: skip
+         "chat_template.jinja", "additional_chat_templates/*.jinja"]  # fmt: skip
 # these patterns match second copies of the weights, in another layout
-OTHER_FILES = ["consolidated*", "*/*"]
+OTHER_FILES = ["consolidated*", "*/*.safetensors*"]
 # required besides the weights, whose names are in `sha256`
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 

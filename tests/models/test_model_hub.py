@@ -69,8 +69,9 @@ def test_a_repository_comes_at_a_commit_that_is_recorded_and_is_there_without_th
     assert set(source["sha256"]) == {path.name for path in folder.glob("model-*.safetensors")}
     requests = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
     assert not {"consolidated.safetensors", "README.md"} & requests
-    nested = Listing("c", ("config.json", "original/model.safetensors"), {}, None)
-    assert nested.needed() == ("config.json",)
+    template = "additional_chat_templates/tool_use.jinja"
+    nested = Listing("c", ("config.json", "original/model.safetensors", template), {}, None)
+    assert nested.needed() == ("config.json", template)
     net()
     assert fetch(REPO) == resolve(REPO) == model
     net(hub=files.url)

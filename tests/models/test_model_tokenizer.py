@@ -214,6 +214,21 @@ def test_a_gguf_file_may_lack_a_bos_token(tmp_path):
     assert Tokenizer(tmp_path).encode("1121") == [0, 2, 0]
 
 
+def test_chat_templates_in_files_of_their_own_are_read_as_in_transformers(tmp_path, hf, caplog):
+    from transformers import AutoTokenizer
+
+    (hf / "additional_chat_templates").mkdir()
+    for name in ("chat_template", "additional_chat_templates/tool_use"):
+        (hf / f"{name}.jinja").write_text(f"{name} of a file")
+    reference = AutoTokenizer.from_pretrained(hf).chat_template
+    templates = Tokenizer(import_hf(hf, tmp_path / "model")).config["chat_template"]
+    assert {entry["name"]: entry["template"] for entry in templates} == reference and len(reference) == 2
+    assert not caplog.messages
+    (hf / "chat_template.jinja").unlink()
+    import_hf(hf, tmp_path / "other")
+    assert "has the chat templates tool_use and none named default" in caplog.text
+
+
 def test_tokens_listed_only_in_the_configuration_are_added_as_in_transformers(tmp_path, smoke, caplog):
     """A chat template in a file of its own moves into the configuration."""
     from transformers import AutoTokenizer

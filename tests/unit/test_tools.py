@@ -56,6 +56,19 @@ def test_a_template_that_knows_tools_writes_them_as_in_transformers(with_templat
     assert render(tokenizer, QUESTION, tools=[ADD]) + written + "<|im_end|>" + observation == text
 
 
+def test_with_tools_a_template_named_tool_use_comes_first_as_in_transformers(with_template):
+    from transformers import AutoTokenizer
+
+    templates = {"default": FORGETFUL, "tool_use": QWEN}
+    tokenizer = with_template([{"name": name, "template": text} for name, text in templates.items()])
+    reference = AutoTokenizer.from_pretrained(tokenizer.folder)
+    options = {"tokenize": False, "add_generation_prompt": True}
+    for tools in ([ADD], None):
+        text = reference.apply_chat_template(QUESTION, tools=tools, **options)
+        assert render(tokenizer, QUESTION, tools=tools or ()) == text
+    assert own_call_form(tokenizer) == "tags"
+
+
 def test_without_tools_in_the_template_they_have_the_default_form(smoke):
     tokenizer = use_template(Tokenizer(smoke), OWN)
     assert own_call_form(tokenizer) is None and call_form(tokenizer) == "tags"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path, PurePosixPath
 
-from aligner_lib.models.hf_folder import copy_tokenizer
+from aligner_lib.models.hf_folder import copy_tokenizer, template_files
 from aligner_lib.models.nemo.archive import NemoArchive
 from aligner_lib.models.nemo.config import NemoConfig
 from aligner_lib.models.nemo.torch_file import all_of
@@ -56,8 +56,9 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
 
 def files_beside(archive: Path) -> dict[str, Path]:
     """The tokenizer's files beside an archive, by name; empty unless both FILES exist."""
-    names = (*FILES, GENERATION, "chat_template.jinja")
+    names = (*FILES, GENERATION)
     files = {name: path for name in names if (path := archive.parent / name).is_file()}
+    files |= template_files(archive.parent)
     return files if files.keys() >= {*FILES} else {}
 
 
