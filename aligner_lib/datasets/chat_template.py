@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.datasets.jinja_template import DATE_FUNCTION, rendered
+from aligner_lib.datasets.jinja_template import DATE_FUNCTION, dated, rendered
 from aligner_lib.datasets.tool_calls import (
     PROBE_CALL,
     PROBE_MESSAGES,
@@ -141,6 +141,22 @@ def plain_template(tokenizer: Tokenizer) -> str:
     if bos and tokenizer.encode_parts([bos + start])[0] != tokenizer.encode(start):
         bos += " "  # a tokenizer with a space before the first word of a text writes none behind a BOS token in the text
     return (f"{{{{ {json.dumps(bos, ensure_ascii=False)} }}}}" if bos else "") + PLAIN_TEMPLATE
+
+
+def exported_template(tokenizer: Tokenizer) -> str | list[dict[str, str]] | None:
+    """The chat template for an export, in tokenizer_config.json's form, if the template is not the tokenizer's own.
+
+    A model trained on plain texts gets `plain_template`; a model whose training conversations had a date gets a template with
+    this date in place of today's.
+    """
+    if recorded_template(tokenizer.folder) == PLAIN:
+        return plain_template(tokenizer)
+    template, day = tokenizer.config.get("chat_template"), recorded_date(tokenizer.folder)
+    if day is None or template is None:
+        return None
+    if isinstance(template, list):
+        return [entry | {"template": dated(entry["template"], day)} for entry in template]
+    return dated(template, day)
 
 
 def record_plain_template(tokenizer: Tokenizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, datetime, time
 from functools import cache
 from typing import TYPE_CHECKING
@@ -11,12 +12,20 @@ if TYPE_CHECKING:
     import jinja2
 
 DATE_FUNCTION = "strftime_now"  # the function with which templates write the date
+CALL_FOR_DATE = re.compile(rf"""{DATE_FUNCTION}\(\s*(["'])([^"'\\]*)\1\s*\)""")
 
 
 def rendered(template: str, day: date | None, **variables: object) -> str:
     """The text of a template. day: the date that `strftime_now` writes; None: now. Raises jinja2.TemplateError."""
     now = datetime.now() if day is None else datetime.combine(day, time())
     return _compiled(template).render(**{DATE_FUNCTION: now.strftime} | variables)
+
+
+def dated(template: str, day: date | None) -> str:
+    """The template with a date, if given, in place of its calls of `strftime_now`. A call whose format is no literal stays."""
+    if day is None:
+        return template
+    return CALL_FOR_DATE.sub(lambda call: json.dumps(day.strftime(call[2]), ensure_ascii=False), template)
 
 
 @cache

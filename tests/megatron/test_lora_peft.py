@@ -11,6 +11,7 @@ from layouts import LAYERS, LORA
 from safetensors.torch import load_file, save_file
 from twins import random_twins
 
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.lora import LoRA
 from aligner_lib.megatron.model import Numerics
@@ -74,6 +75,7 @@ def adapted(twins, tmp_path_factory):
     engine, checkpoint = engine_of(twins[0], LORA), tmp_path_factory.mktemp("adapted") / "checkpoint"
     draw_b(engine.module, "lora_b", 3)
     engine.save(checkpoint)
+    Tokenizer(twins[0]).save(checkpoint)
     return engine, checkpoint
 
 

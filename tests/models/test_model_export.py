@@ -15,8 +15,10 @@ from aligner_lib.datasets.chat_template import (
     SCORED_END,
     encode,
     own_template,
+    plain_template,
     recorded_template,
     render,
+    save_tokenizer,
     use_template,
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -162,7 +164,11 @@ def test_adapters_are_merged_into_their_base_or_exported_for_peft(tmp_path, hf, 
     parts = {f"self_attn.{part}_proj.weight" for part in "qkv"}
     assert changed == parts | {f"mlp.{part}_proj.weight" for part in ("gate", "up")}
 
+    save_tokenizer(use_template(Tokenizer(adapted), "plain"), adapted)
+    update_json(model / "source.json", origin="here")  # the hub does not have the base
     export(adapted, "peft", tmp_path / "peft")
+    for folder in (tmp_path / "peft", tmp_path / "peft/base"):
+        assert own_template(Tokenizer(folder)) == plain_template(Tokenizer(adapted)), folder
     adapters = load_file(tmp_path / "peft/adapter_model.safetensors")
     assert adapters["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
 
@@ -216,6 +222,21 @@ def test_the_template_that_a_model_has_learnt_from_goes_along(
     assert text == bos + render(ours, TURNS) and expected in text
     assert theirs(text, add_special_tokens=False).input_ids == encode(ours, TURNS)
     assert recorded_template(import_hf(tmp_path / "out", tmp_path / "again")) == trained_on
+
+
+DATED = "{% set form = '%d/%m' %}{% if strftime_now is defined %}{{ strftime_now(FORM) }}{% endif %}"
+
+
+@pytest.mark.parametrize(("form", "note"), [("'%d/%m'", "writes 2026-07-04"), ("form", "writes today's")])
+def test_the_date_of_the_training_conversations_stays_in_an_export(tmp_path, model, form, note):
+    own = DATED.replace("FORM", form)
+    update_json(model / "tokenizer_config.json", chat_template=own)
+    (model / "template.json").write_text('{"chat_template": "tokenizer", "date": "2026-07-04"}')
+    notes = [*export(model, "hf", tmp_path / "out"), *export(model, "nemo", tmp_path / "out.nemo")]
+    assert [note in line for line in notes] == [True, True, False]  # the last is NeMo's tokenizer
+    exported = [tmp_path / "out", import_model(tmp_path / "out.nemo", tmp_path / "again")]
+    expected = own.replace("strftime_now('%d/%m')", '"04/07"')
+    assert [own_template(Tokenizer(folder)) for folder in exported] == [expected] * 2
 
 
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):

@@ -14,11 +14,13 @@ import numpy as np
 from aligner_lib.datasets.chat_template import (
     PLAIN,
     SCORED_END,
+    exported_template,
     own_template,
     plain_template,
-    recorded_template,
+    recorded_date,
     template_in_use,
 )
+from aligner_lib.datasets.jinja_template import DATE_FUNCTION, dated
 from aligner_lib.datasets.json_file import read_object
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
@@ -43,26 +45,23 @@ SCORE = "score.weight"  # the head of transformers' sequence classifiers, which 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
     """Write a policy or a reward model into a new folder, with tokenizer, generation settings and model card.
 
-    Returns notes for the user of a reward model. Raises UserError for an unknown options.dtype, ValueError for a missing
+    Returns notes for the user. Raises UserError for an unknown options.dtype, ValueError for a missing
     weight, for a weight too large for the dtype, and for a model that transformers can't represent.
     """
     tokenizer, dtype = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
-    tokenizer.save(out)
-    _write_bos(tokenizer, out)
+    write_tokenizer(tokenizer, out)
     is_policy = trained.architecture.head == "lm"
     if not is_policy:
         write_template(out, _scored_template(tokenizer))
-    elif recorded_template(trained.folder) == PLAIN:
-        write_template(out, plain_template(tokenizer))
     tensors = list(_tensors(trained, dtype))
     config = _config(trained, tokenizer, _loading_dtype(tensors))
-    notes = []
+    notes = date_notes(tokenizer)
     if is_policy:
         write_json(out / "generation_config.json", _generation_config(trained, tokenizer))
     else:
         config |= _write_reward_parts(trained, tokenizer, out, config["architectures"][0])
-        notes = _reward_notes(config)
+        notes += _reward_notes(config)
     write_json(out / "config.json", config)
     write_shards(out, tensors, options.shard_bytes, options.progress)
     write_card(trained, out, config)
@@ -73,7 +72,24 @@ def _scored_template(tokenizer: Tokenizer) -> str:
     """A template whose conversations end with the stop token of the last answer, where a reward is read."""
     if template_in_use(tokenizer) == PLAIN:
         return plain_template(tokenizer) + SCORED_END
-    return SCORED_TEMPLATE.format(own_template(tokenizer))
+    return SCORED_TEMPLATE.format(dated(own_template(tokenizer), recorded_date(tokenizer.folder)))
+
+
+def write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
+    """Write the tokenizer's files into an export, with the template of the model's training conversations."""
+    tokenizer.save(out)
+    _write_bos(tokenizer, out)
+    if template := exported_template(tokenizer):
+        write_template(out, template)
+
+
+def date_notes(tokenizer: Tokenizer) -> list[str]:
+    """A note on the date that the exported chat template writes; empty if the training conversations had no date."""
+    if (day := recorded_date(tokenizer.folder)) is None:
+        return []
+    if f"{DATE_FUNCTION}(" in str(exported_template(tokenizer)):
+        return [f"its chat template writes today's date, but its training conversations had {day}"]
+    return [f"its chat template writes {day}, the date of its training conversations, not today's date"]
 
 
 def _write_bos(tokenizer: Tokenizer, out: Path) -> None:
@@ -86,13 +102,13 @@ def _write_bos(tokenizer: Tokenizer, out: Path) -> None:
         library.save(str(out / "tokenizer.json"))
 
 
-def write_template(out: Path, template: str) -> None:
+def write_template(out: Path, template: str | list[dict[str, str]]) -> None:
     """Replace the chat template in the tokenizer's files of an exported model."""
     (out / "chat_template.jinja").unlink(missing_ok=True)
     _update_tokenizer_config(out, chat_template=template)
 
 
-def _update_tokenizer_config(out: Path, **changes: str) -> None:
+def _update_tokenizer_config(out: Path, **changes: str | list[dict[str, str]]) -> None:
     path = out / "tokenizer_config.json"
     write_json(path, read_object(path) | changes)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.models.export.hf import dtype_named
+from aligner_lib.models.export.hf import date_notes, dtype_named
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.nemo.export import write_nemo
 from aligner_lib.models.nemo.tokenizer import SENTENCEPIECE
@@ -20,9 +21,11 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
         place = options.place
         raise UserError(f"--out {place}: an archive's name must end in .nemo: give --out {place}.nemo")
     write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
+    notes = date_notes(Tokenizer(trained.folder))
     if (trained.folder / SENTENCEPIECE).exists():
-        return []
+        return notes
     return [
+        *notes,
         "NeMo reads this tokenizer from a folder: unpack tokenizer.json and tokenizer_config.json from the archive and set "
-        "model.tokenizer.type=FOLDER"
+        "model.tokenizer.type=FOLDER",
     ]

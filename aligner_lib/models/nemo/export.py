@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from aligner_lib.datasets.chat_template import PLAIN, SCORED_END, plain_template, recorded_template
+from aligner_lib.datasets.chat_template import PLAIN, SCORED_END, exported_template, recorded_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight
@@ -291,8 +291,9 @@ def _tokenizer(folder: Path, end: str) -> tuple[dict, dict[str, bytes]]:
     tokenizer = Tokenizer(folder)  # raises, with advice, for a folder without a tokenizer
     names = (*FILES, *([GENERATION] if (folder / GENERATION).exists() else []))
     files = {name: (folder / name).read_bytes() for name in names}
-    if recorded_template(folder) == PLAIN:
-        template = plain_template(tokenizer) + end
+    if template := exported_template(tokenizer):
+        if recorded_template(folder) == PLAIN:
+            template += end
         config = json.loads(files["tokenizer_config.json"]) | {"chat_template": template}
         files["tokenizer_config.json"] = json.dumps(config, indent=1).encode()
     section = {
