@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shlex
 import socket
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from aligner_lib.cli import doctor
 from aligner_lib.config.compose import profile_section
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.files import read_object
 from cluster.findings import Finding
 from cluster.processes import user_name
 from cluster.record import write_json
@@ -27,11 +30,17 @@ KERNEL_SECONDS = 120
 CELL = "import ipywidgets, widgets; widgets.Monitor; print(6 * 7)"
 IN_NOTEBOOKS = "disk", "memory"  # doctor reports them only as notes, but an instructor must know them
 FILE = "preflight.json"
+PARTICIPANT = "participant.json"
+MACHINE_ID = Path("/etc/machine-id")
+CLOCK_SECONDS = 10.0
+"""A larger difference between the clocks of the seat and of the shared folder is reported."""
 
 
 def seat_name() -> str:
     """A name that does not reveal its owner and stays the same for this user, machine, home and clone."""
-    owner = f"{user_name()}@{platform.node()}:{Path.home()}:{Path(__file__).resolve()}"
+    # laptops of a room may share a host name and an account; the machine-id differs
+    machine = MACHINE_ID.read_text().strip() if MACHINE_ID.exists() else ""
+    owner = f"{user_name()}@{platform.node()}{machine}:{Path.home()}:{Path(__file__).resolve()}"
     return f"seat-{hashlib.blake2b(owner.encode(), digest_size=3).hexdigest()}"
 
 
@@ -41,11 +50,13 @@ def preflight(
     """Check this seat. shared: the room's folder; the findings are written into this folder for the classroom.
 
     Returns {seat, time, ready, failed, seconds, checks}: checks has the findings by name; failed has the names of all failed
-    checks that the workshop needs.
+    checks that the workshop needs. Raises UserError for a seat that is no name of a visible folder.
     """
     began, seat = time.monotonic(), seat or seat_name()
+    if "/" in seat or seat.startswith("."):
+        raise UserError(f"--seat {seat}: choose a name without a slash and without a dot at its beginning")
     checks, failed = {}, []
-    for finding in _examine(profile, shared, seat):
+    for finding in _examine(profile, shared, seat, name):
         checks[finding.what] = finding.detail
         if not finding.ok and (finding.needed or finding.what in IN_NOTEBOOKS):
             failed.append(finding.what)
@@ -60,8 +71,19 @@ def preflight(
     if shared is not None and "shared folder" not in failed:
         write_json(shared / seat / FILE, findings)
         if name:
-            write_json(shared / seat / "participant.json", {"name": name})
+            write_json(shared / seat / PARTICIPANT, {"name": name})
     return findings
+
+
+def link_to(folder: Path) -> str:
+    """The command that makes the seat's folder the notebooks' default workspace; "" where the folder is already the workspace.
+
+    The command replaces an earlier link.
+    """
+    workspace = Path("runs/tutorial")
+    if workspace.resolve() == folder.resolve():
+        return ""
+    return f"mkdir -p {workspace.parent} && ln -sfT {shlex.quote(str(folder.absolute()))} {workspace}"
 
 
 def as_line(findings: dict) -> str:
@@ -69,11 +91,11 @@ def as_line(findings: dict) -> str:
     return json.dumps(findings, ensure_ascii=False)
 
 
-def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
+def _examine(profile: str, shared: Path | None, seat: str, name: str | None) -> Iterator[Finding]:
     relevant = {"Python", "cores", "memory", "shared memory", "disk", *doctor.NEEDED}
     yield from (finding for finding in doctor.examine(hub=False) if finding.what in relevant)
     if shared is not None:
-        yield _tried("shared folder", lambda: _shared(shared / seat))
+        yield _tried("shared folder", lambda: _shared(shared, seat, name))
     yield _tried("port", _port)
     yield _tried("kernel", _kernel)
     yield _tried("training", _train)
@@ -103,20 +125,32 @@ def _model(profile: str) -> Finding:
     )
 
 
-def _shared(folder: Path) -> str:
+def _shared(shared: Path, seat: str, name: str | None) -> str:
     """Write like a run folder: append, rename, read again."""
-    folder.mkdir(parents=True, exist_ok=True)
+    if not shared.is_dir():  # a new folder would be on the seat's own disk
+        raise NotADirectoryError(f"{shared} is not a folder: mount the room's folder, or correct --shared")
+    folder = shared / seat
+    folder.mkdir(exist_ok=True)
+    if name and (folder / PARTICIPANT).exists():
+        owner = read_object(folder / PARTICIPANT).get("name")
+        if owner not in (None, name):
+            raise FileExistsError(f"{seat} belongs to {owner}: take --seat NAME with another name")
     probe = folder / f".preflight-{uuid.uuid4().hex}"
     probe.write_text("one")
     with open(probe, "a") as file:
         file.write("two")
+    ahead = time.time() - probe.stat().st_mtime
     moved = probe.rename(probe.with_name(f"{probe.name}-renamed"))
     assert moved.read_text() == "onetwo", f"{folder} does not return what was written to it"
     is_private = not moved.stat().st_mode & 0o044
     moved.unlink()
-    return f"{folder} is writable" + (
-        ", but unreadable for other accounts (`umask 022`)" if is_private else ""
-    )
+    notes = [f"{folder} is writable"]
+    if is_private:
+        notes.append("but unreadable for other accounts (`umask 022`)")
+    if abs(ahead) > CLOCK_SECONDS:
+        direction = "ahead of" if ahead > 0 else "behind"
+        notes.append(f"but the seat's clock is {abs(ahead):.0f} s {direction} the folder's: set the clock")
+    return ", ".join(notes)
 
 
 def _port() -> str:

@@ -49,11 +49,14 @@ def preflight(
     name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see your name.")] = None,
 ):
     """Check a seat: memory, disk, model, folder, a kernel, a training step. Prints a line of JSON; exit code 0 (ready) or 1."""
-    from aligner_lib.cli.preflight import as_line
+    from aligner_lib.cli.preflight import as_line, link_to
     from aligner_lib.cli.preflight import preflight as look
 
     findings = look(profile, shared, seat, name)
     typer.echo(as_line(findings))
     for failed in findings["failed"]:
         typer.secho(f"not ready: {failed}: {findings['checks'][failed]}", fg="red", err=True)
+    is_shared = shared is not None and "shared folder" not in findings["failed"]
+    if is_shared and (command := link_to(shared / findings["seat"])):
+        typer.echo(f"for the room's table: {command}", err=True)
     raise typer.Exit(0 if findings["ready"] else 1)

@@ -2,14 +2,19 @@
 
 import json
 import re
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
 from aligner_lib.cli import preflight
+from aligner_lib.cli.main import app
+from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import fetch
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.tutorial import Workspace
@@ -53,11 +58,11 @@ def test_missing_parts_are_named(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "_kernel", fails)
     monkeypatch.setattr(preflight.doctor, "examine", lambda hub: iter([disk]))
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "empty"))
-    result = preflight.preflight("smoke", tmp_path / "room", seat="seat-7")
+    result = preflight.preflight("smoke", tmp_path, seat="seat-7")
     assert result["failed"] == ["disk", "kernel", "model"] and not result["ready"]
     assert result["checks"]["kernel"] == "RuntimeError: no such kernel"
     assert "--bundle" in result["checks"]["model"]
-    (row,) = Followed(tmp_path / "room").poll()
+    (row,) = Followed(tmp_path).poll()
     assert (row["seat"], row["name"], row["preflight"]) == ("seat-7", "", "disk, kernel, model")
 
 
@@ -67,10 +72,47 @@ def test_a_model_that_the_training_makes_is_not_missing(quick, tmp_path, monkeyp
     assert preflight.preflight("smoke")["ready"]
 
 
-def test_a_shared_folder_that_is_none_is_named(quick, smoke, tmp_path):
+@pytest.mark.parametrize("name", ["file", "not mounted"])
+def test_a_shared_folder_that_is_none_is_named_and_never_made(quick, smoke, tmp_path, name):
     (tmp_path / "file").touch()
-    result = preflight.preflight("smoke", tmp_path / "file")
-    assert result["failed"] == ["shared folder"] and "NotADirectoryError" in result["checks"]["shared folder"]
+    result = preflight.preflight("smoke", tmp_path / name)
+    assert result["failed"] == ["shared folder"] and "mount the room's" in result["checks"]["shared folder"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_no_seat_takes_the_place_of_another(quick, smoke, tmp_path, monkeypatch):
+    for number in "12":  # two laptops of one image
+        (tmp_path / number).write_text(number)
+        monkeypatch.setattr(preflight, "MACHINE_ID", tmp_path / number)
+        assert preflight.preflight("smoke", tmp_path, name="Ada")["ready"]
+    seats = list(tmp_path.glob("seat-*"))
+    assert len(seats) == 2
+    result = preflight.preflight("smoke", tmp_path, seat=seats[0].name, name="Grace")
+    assert result["failed"] == ["shared folder"] and "belongs to Ada" in result["checks"]["shared folder"]
+    assert json.loads((seats[0] / "participant.json").read_text()) == {"name": "Ada"}
+    with pytest.raises(UserError, match="without a slash"):
+        preflight.preflight("smoke", tmp_path, seat=f"../{seats[0].name}")
+
+
+@pytest.mark.parametrize(("seconds", "note"), [(0, ""), (180, "180 s ahead of"), (-180, "180 s behind")])
+def test_a_clock_that_differs_from_the_shared_folder_s_is_named(tmp_path, monkeypatch, seconds, note):
+    now = time.time
+    monkeypatch.setattr(preflight.time, "time", lambda: now() + seconds)
+    finding = preflight._shared(tmp_path, "seat-1", None)
+    assert ("clock is" in finding) == bool(note) and note in finding
+
+
+def test_the_printed_command_links_the_default_workspace_to_the_seat_again_and_again(
+    quick, smoke, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for room in ("the morning's", "the evening's"):
+        (tmp_path / room).mkdir()
+        arguments = ["workshop", "preflight", "--profile", "smoke", "--shared", room, "--seat", "seat-1"]
+        output = CliRunner().invoke(app, arguments).output
+        subprocess.run(output.partition("for the room's table: ")[2], shell=True, check=True)
+        assert Path("runs/tutorial").resolve() == tmp_path / room / "seat-1"
+    assert "for the room's table" not in CliRunner().invoke(app, arguments).output
 
 
 def test_a_kernel_starts_for_real():
