@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from html import unescape
 from pathlib import Path
+from unittest.mock import Mock
 
 import exercises_page
 import pytest
@@ -289,7 +290,9 @@ def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
     assert judge(ALL["bradley_terry"], reference("bradley_terry", lambda loss: loss), SEED)
 
 
-def test_the_tutorial_s_and_the_library_s_function_are_no_answer():
+def test_the_tutorial_s_and_the_library_s_function_are_no_answer_and_no_attempt(monkeypatch):
+    recorded = Mock()
+    monkeypatch.setattr("aligner_lib.tutorial.checking.check.record_exercise", recorded)
     handed_out = check("gae", lambda *inputs: None).function
     for function, author in (
         (handed_out, "tutorial's solution"),
@@ -297,6 +300,7 @@ def test_the_tutorial_s_and_the_library_s_function_are_no_answer():
     ):
         verdict = check("gae", function)
         assert verdict.status == NOT_YET and author in verdict.sentence and verdict.function is handed_out
+    recorded.assert_called_once_with("gae", False)  # the first check's
 
 
 def test_an_error_of_a_reference_names_the_exercise_and_the_case():
