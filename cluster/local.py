@@ -87,6 +87,8 @@ class LocalScheduler(Scheduler):
         if (folder / "cancelled").exists():
             return Status(State.CANCELLED, "cancelled", (job.host,))
         if outcome is None:
+            if not folder.exists():
+                return Status(State.FAILED, f"its folder {folder} was deleted")
             return Status(State.FAILED, "its processes were killed from outside (out of memory, a reboot?)")
         return status_at_end(outcome, (job.host,))
 

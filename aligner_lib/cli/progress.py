@@ -18,13 +18,15 @@ BAR = 12  # characters
 def find_workspace(folder: Path | None, root: Path) -> Path:
     """Return the given workspace, or the workspace below `root` with the newest progress.
 
-    Raises UserError if there is no workspace.
+    Raises UserError if there is no workspace, and for a folder of workspaces.
     """
     if folder is not None:
         if not folder.is_dir():
             raise UserError(
                 f"{folder} is not a folder; a notebook's workspace is the folder in its parameter `out`"
             )
+        if not (folder / FILE).exists() and (inside := next(find_workspaces(folder), None)):
+            raise UserError(f"{folder} is a folder of workspaces: name one of them, such as {inside}")
         return folder
     if (newest := next(find_workspaces(root), None)) is None:
         raise UserError(

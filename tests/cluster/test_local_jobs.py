@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -207,8 +208,10 @@ def test_a_killed_supervisor_takes_its_ranks_with_it(run, gate):
     assert supervisor.pid == int(job.id)
     supervisor.kill()
     none_left(job)
-    with pytest.raises(JobFailed):
+    with pytest.raises(JobFailed, match="killed from outside"):
         job.wait(BOUND_S)
+    shutil.rmtree(job.folder)
+    assert job.reason == f"its folder {job.folder} was deleted"
 
 
 KERNEL = """

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -108,6 +109,17 @@ def test_a_run_that_a_solved_notebook_started_counts_only_once_the_learner_start
     assert "2.50 → 2.00" in portfolio_page(workspace)
 
 
+def test_a_removed_workspace_begins_anew(workspace):
+    lab = Workspace(workspace, "smoke")
+    for write, name in (
+        (partial(lab.record, "02", {}), "results"),
+        (partial(record_exercise, "gae", True), "exercise"),
+    ):
+        shutil.rmtree(workspace)
+        write()
+        assert [record["what"] for record in lines(workspace)] == [name]
+
+
 def test_a_full_disk_is_a_warning(workspace, monkeypatch):
     error = OSError(28, "No space left on device")
     monkeypatch.setattr(os, "write", Mock(side_effect=error))
@@ -205,6 +217,8 @@ def test_the_command_shows_the_newest_workspace_below_runs(tmp_path, monkeypatch
     capsys.readouterr()
     status, output = aligner("progress")
     assert status == 0 and output.startswith("runs/tutorial\n") and output.count("you are here") == 1
+    status, output = aligner("progress", "runs")
+    assert status == 2 and "name one of them, such as runs/tutorial" in output
     status, output = aligner("progress", other, "--portfolio", tmp_path / "p.html")
     assert status == 0 and "portfolio" in output
     assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE")

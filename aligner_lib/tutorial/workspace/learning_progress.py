@@ -97,6 +97,7 @@ def _note(**record) -> None:
     if _workspace is None:
         return
     try:
+        _workspace.mkdir(parents=True, exist_ok=True)  # the learner may have removed the folder to begin anew
         append(_workspace / FILE, {"time": round(time.time(), 3)} | record)
     except OSError as error:  # a full disk must not interrupt the lesson
         warnings.warn(

@@ -356,7 +356,7 @@ class Workspace:
                 )
                 return
         folder = self.out / "results"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
         # another workspace may have been opened since
         learning_progress.note_workspace(self.out, self.solved)
