@@ -3,10 +3,11 @@
 import pytest
 from run_folders import write_run
 
-from widgets import Recording, compare_runs
+from widgets import Recording, compare_runs, curves, explore
 from widgets.runs.charts import charts_for
 from widgets.runs.comparison import last_values, settings_that_differ
-from widgets.runs.series import Series, as_run
+from widgets.runs.feed import open_feed
+from widgets.runs.series import Series, as_run, distinct_names
 
 
 def test_differences_are_to_the_first_run(tmp_path):
@@ -16,6 +17,20 @@ def test_differences_are_to_the_first_run(tmp_path):
         series.poll()
     (loss,) = last_values(runs, charts_for(runs, "", ["train/loss"]))
     assert (loss["values"], loss["differences"]) == ([2.0, 1.5, None], [-0.5, None])
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    losses = {"seat-1": [2.0], "seat-2": [1.5]}
+    runs = [
+        write_run(tmp_path / seat / "runs" / "ppo", {"train/loss": loss}) for seat, loss in losses.items()
+    ]
+    names = ["seat-1 ppo", "seat-2 ppo"]
+    assert compare_runs(runs).columns[3] == "seat-2 ppo − seat-1 ppo"
+    assert [run["name"] for run in open_feed(runs)._describe()["runs"]] == names
+    assert [trace.name for trace in explore(runs).figure.data][::2] == names
+    assert "Run seat-2 ppo: finished" in curves(runs).alt
+    assert distinct_names(list(map(as_run, [runs[0], runs[0]]))) == ["ppo 1", "ppo 2"]
+    assert distinct_names([Recording("healthy"), as_run(runs[0])]) == ["healthy", "ppo"]
 
 
 def test_settings_that_differ_are_named_in_full_and_nothing_else():

@@ -141,6 +141,12 @@ def test_a_page_of_two_runs_of_the_tutorial_is_small_and_loads_nothing_from_else
     assert not re.search(r'(?:src|href)="|url\((?!#)|@import|fetch\(', page.read_text())
 
 
+def test_runs_of_one_name_are_numbered_and_their_folders_hidden(tmp_path):
+    page = write_page([a_run(tmp_path / seat) for seat in ("ada", "grace")], tmp_path / "runs.html")
+    assert [text["name"] for text in content_of(page)["texts"]] == ["mine 1", "mine 2"]
+    assert "<h1>mine 1, mine 2</h1>" in page.read_text() and "grace" not in page.read_text()
+
+
 def test_the_command_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["share", str(a_run(tmp_path / "run")), "--out", "page.html"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from widgets.frontend.table import Table
 from widgets.runs.comparison import compare
 from widgets.runs.feed import open_feed
-from widgets.runs.series import as_runs
+from widgets.runs.series import as_runs, distinct_names
 
 
 def compare_runs(runs, metrics: list | None = None) -> Table:
@@ -18,7 +18,7 @@ def compare_runs(runs, metrics: list | None = None) -> Table:
         raise ValueError(f"compare_runs([{runs[0].name}]): give two runs or more")
     feed = open_feed(runs, metrics)
     comparison = compare(feed.runs, feed.series, feed.charts)
-    names = [run.name for run in runs]
+    names = distinct_names(runs)
     reached = [f"{name}, step {step}" for name, step in zip(names, comparison["steps"])]
     columns = ["", *reached, *(f"{name} − {names[0]}" for name in names[1:])]
     rows = [

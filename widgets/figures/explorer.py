@@ -9,7 +9,7 @@ from widgets.figures.static_figure import axis_label, describe, flat_range
 from widgets.runs import downsample
 from widgets.runs.charts import drawable, gaps
 from widgets.runs.feed import MAX_POINTS, open_feed
-from widgets.runs.series import Series
+from widgets.runs.series import Series, distinct_names
 from widgets.runs.smooth import DEFAULT, smooth
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -68,7 +68,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
     """Two traces for each line: the logged values in a faint colour, and the smoothed values."""
     from plotly.graph_objects import Scatter
 
-    several = len(runs) > 1
+    several, names = len(runs) > 1, distinct_names(runs)
     for r, run_series in enumerate(series):
         x = run_series.axis(axis)
         for k, line in enumerate(chart.lines):
@@ -79,7 +79,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
             points = downsample.downsample(x[rows], values, size)
             points = downsample.interrupted(points, x[[first for first, *_ in gaps(line, run_series)]])
             number = r if several else k
-            name = " ".join([runs[r].name] * several + [line.label] * (k > 0 or not several))
+            name = " ".join([names[r]] * several + [line.label] * (k > 0 or not several))
             shared = {"x": points[:, 0], "legendgroup": name, "name": name}
             colour = pen(number).colour
             yield Scatter(

@@ -10,7 +10,7 @@ from widgets.figures.palette import pen
 from widgets.runs import downsample
 from widgets.runs.charts import Chart, column, deviations, drawable, gaps, timers
 from widgets.runs.feed import Feed, open_feed
-from widgets.runs.series import Series
+from widgets.runs.series import Series, distinct_names
 from widgets.runs.smooth import DEFAULT, smooth
 
 INK, SOFT, GRID, BAD = "#222222", "#666666", "#E3E3E3", "#B3261E"
@@ -105,7 +105,7 @@ def draw(
 
 
 def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -> None:
-    several = len(series) > 1
+    several, names = len(series) > 1, distinct_names(runs)
     smoothing = 0 if chart.exact else smoothing
     for r, run_series in enumerate(series):
         x = run_series.axis(axis)
@@ -115,7 +115,7 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
             for first, last, _ in spans:
                 _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
-                label = _shown_label(" ".join(_labels(runs[r], line.label, several, k > 0)))
+                label = _shown_label(" ".join(_labels(names[r], line.label, several, k > 0)))
                 spread = deviations(line, run_series)
                 _draw_line(
                     axes,
@@ -198,8 +198,8 @@ def flat_range(low: float, high: float, least: float = 0.0) -> tuple[float, floa
     return None if height == high - low else (middle - height / 2, middle + height / 2)
 
 
-def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
-    return [run.name] * several_runs + [line] * (later_line or not several_runs)
+def _labels(name: str, line: str, several_runs: bool, later_line: bool) -> list[str]:
+    return [name] * several_runs + [line] * (later_line or not several_runs)
 
 
 def _shown_label(label: str) -> str:
@@ -213,7 +213,7 @@ def axis_label(axis: str) -> str:
 
 
 def _heading(runs) -> str:
-    return "    ".join(f"{run.name}: {run.status}" for run in runs)
+    return "    ".join(f"{name}: {run.status}" for name, run in zip(distinct_names(runs), runs))
 
 
 # -- in words -------------------------------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ def _heading(runs) -> str:
 def describe(runs, series: list[Series], charts: list[Chart]) -> str:
     """The charts in words: the first, last, lowest and highest value of every line."""
     sentences = []
-    for run, run_series in zip(runs, series):
+    for name, run, run_series in zip(distinct_names(runs), runs, series):
         step = run_series.steps[-1] if len(run_series) else 0
-        sentences.append(f"Run {run.name}: {run.status}, step {step}.")
+        sentences.append(f"Run {name}: {run.status}, step {step}.")
         for chart in charts:
             for line in chart.lines:
                 _, values = column(line, run_series)

@@ -16,7 +16,7 @@ from widgets.runs.comparison import compare
 from widgets.runs.control import Steering
 from widgets.runs.marks import marks
 from widgets.runs.progress import progress
-from widgets.runs.series import AXES, Series, as_runs
+from widgets.runs.series import AXES, Series, as_runs, distinct_names
 from widgets.runs.waiting import Resubmission
 
 MAX_POINTS = 2000  # points per line
@@ -174,9 +174,9 @@ class Feed:
         head = {
             "axis": self.axis,
             "runs": [
-                progress(run, series, again, [step for step, _ in alarms.beginnings])
-                for run, series, again, alarms in zip(
-                    self.runs, self.series, submitted_again, self._run_alarms
+                progress(run, name, series, again, [step for step, _ in alarms.beginnings])
+                for run, name, series, again, alarms in zip(
+                    self.runs, distinct_names(self.runs), self.series, submitted_again, self._run_alarms
                 )
             ],
             "timers": [charts.timers(series) for series in self.series],
@@ -224,8 +224,8 @@ class Feed:
     def _alarms(self) -> list[dict]:
         several = len(self.runs) > 1
         return [
-            alarm | {"where": f"{run.name}, {alarm['where']}" if several else alarm["where"]}
-            for run, alarms in zip(self.runs, self._run_alarms)
+            alarm | {"where": f"{name}, {alarm['where']}" if several else alarm["where"]}
+            for name, alarms in zip(distinct_names(self.runs), self._run_alarms)
             for alarm in alarms.now()
         ]
 

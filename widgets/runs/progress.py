@@ -15,10 +15,12 @@ WINDOW = 30  # number of records for a rate
 RECENT = 5  # number of steps for the current load of the machine
 
 
-def progress(run, series: Series, submitted_again: bool = False, alarm_steps: Iterable[int] = ()) -> dict:
+def progress(
+    run, name: str, series: Series, submitted_again: bool = False, alarm_steps: Iterable[int] = ()
+) -> dict:
     """A dict for the heading; unknown values are None.
 
-    submitted_again: whether the folder still shows an earlier attempt, because the resubmitted job has not begun.
+    name: the run's name in the monitor. submitted_again: whether the folder still shows an earlier attempt, because the resubmitted job has not begun.
     alarm_steps: the first steps of the run's active alarms.
 
     Keys: name, kind, status, message, way_back (how to undo a change of settings before a failure or alarm), step,
@@ -38,7 +40,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
     elif status == "deleted":
         message = f"The folder {run.path} was deleted: what is drawn is all that is left of the run."
     return {
-        "name": info.get("name") or run.name,
+        "name": name,
         "kind": info.get("kind", ""),
         "status": status,
         "message": message,

@@ -34,6 +34,31 @@ def as_runs(runs) -> list:
     return runs
 
 
+def distinct_names(runs: list) -> list[str]:
+    """The runs' names. Before names that are the same stands the first part of the paths in which these runs differ (`seat-2 ppo`).
+
+    Packed runs of the same name have a number (`ppo 2`), because their paths are not the run folders'. So have runs without a
+    part of the paths that is different for each.
+    """
+    names = [run.info.get("name") or run.name for run in runs]
+    for name in {name for name in names if names.count(name) > 1}:
+        places = [place for place, other in enumerate(names) if other == name]
+        paths = [Path(runs[place].path) for place in places]
+        folders = [] if any(path.is_file() for path in paths) else _folders_that_differ(paths)
+        distinct = [f"{folder} {name}" for folder in folders] or [
+            f"{name} {number}" for number in range(1, len(places) + 1)
+        ]
+        for place, label in zip(places, distinct):
+            names[place] = label
+    return names
+
+
+def _folders_that_differ(paths: list[Path]) -> Iterable[str]:
+    """The first parts of the paths that are different for each path; () without such parts."""
+    parts = zip(*(path.absolute().parts for path in paths))
+    return next((folders for folders in parts if len(set(folders)) == len(paths)), ())
+
+
 def fork_of(run, beside: list) -> int:
     """The last common step of a branch and its parent, if the parent is among the runs `beside`; otherwise 0."""
     return run.info["parent"]["step"] if _parent_of(run, beside) else 0

@@ -28,7 +28,7 @@ from widgets.recordings.recording_file import record, shipped
 from widgets.recordings.replay import Recording
 from widgets.runs.feed import Feed, open_feed
 from widgets.runs.rollouts import RunRollouts
-from widgets.runs.series import AXES, as_runs
+from widgets.runs.series import AXES, as_runs, distinct_names
 
 RESPONSES_A_STEP = 16
 VALIDATION_RESPONSES = 128
@@ -61,7 +61,7 @@ def write_page(runs, out: Path, metrics: list | None = None) -> Path:
         given = runs if isinstance(runs, list) else [runs]
         named = [Recording(run) if run in shipped() else run for run in given]
         stills = [_still(run, Path(tmp_dir) / str(place)) for place, run in enumerate(as_runs(named))]
-        names = ", ".join(run.name for run in stills)
+        names = ", ".join(distinct_names(stills))
         body = (
             f"<main class='alone'><h1>{html.escape(names)}</h1><div id='widget'></div>{_facts(stills)}</main>"
         )
@@ -113,7 +113,7 @@ def _content(runs: list[Recording], metrics: list | None) -> dict:
     return {
         "axes": axes,
         "rows": [_rows(feed, run) for run in range(len(runs))],
-        "texts": list(map(_texts, runs)),
+        "texts": list(map(_texts, runs, distinct_names(runs))),
     }
 
 
@@ -129,7 +129,7 @@ def _rows(feed: Feed, run: int) -> dict:
     return {"metrics": metrics, "rows": finite(series.table(metrics, 0, len(series)))}
 
 
-def _texts(run: Recording) -> dict:
+def _texts(run: Recording, name: str) -> dict:
     """A run's responses. Each prompt is stored once."""
     rollouts = RunRollouts(run)
     rollouts.poll()
@@ -148,7 +148,7 @@ def _texts(run: Recording) -> dict:
         }
         records.append({"split": "", **light, **tokens, **places})
     return {
-        "name": run.name,
+        "name": name,
         "note": _note(run, len(records)),
         "verdicts": rollouts.verdicts,
         "splits_with_groups": sorted(rollouts.splits_with_groups),
@@ -177,7 +177,7 @@ def _short(value):
 
 def _facts(runs: list[Recording]) -> str:
     """A section about each run: important facts and all settings."""
-    return "".join(_about(run.name, run.info) for run in runs)
+    return "".join(_about(name, run.info) for name, run in zip(distinct_names(runs), runs))
 
 
 def _about(name: str, info: dict) -> str:
