@@ -309,6 +309,11 @@ def test_a_teacher_s_wrong_clock_makes_no_seat_quiet(show, tmp_path):
     assert desk.page.locator(".lab-classroom .lab-said").inner_text() == "1 seats. All is well."
 
 
+def test_a_room_that_is_not_there_is_named(show, tmp_path):
+    page = show(Classroom(tmp_path / "not mounted")).page
+    page.get_by_text(f"The folder {tmp_path}/not mounted does not exist on this machine.").wait_for()
+
+
 def test_seats_with_one_folder_name_have_a_row_each(show, tmp_path):
     for group, step in (("morning", 3), ("evening", 7)):
         seat(tmp_path / group, 1, "running", step)
@@ -327,11 +332,14 @@ def test_who_may_need_help_comes_first_and_news_arrive(show, tmp_path):
         seat(tmp_path, number, "running", number % 12)
     seat(tmp_path, 21, "failed", 3, message="out of memory")
     seat(tmp_path, 11, "running", 6, alarms=["Far from the reference"])
-    (tmp_path / "seat-11" / "participant.json").write_text('{"name": "<b>Ada</b>"}')
+    for number in (11, 12):
+        (tmp_path / f"seat-{number}" / "participant.json").write_text('{"name": "<b>Ada</b>"}')
     desk = show(Classroom(tmp_path))
     page, rows = desk.page, desk.page.locator(".lab-classroom tbody tr")
     desk.wait(lambda: rows.count() == 30)
-    page.get_by_text("30 seats. 2 may need a look: seat-21 (failed), <b>Ada</b> (alarm).").wait_for()
+    page.get_by_text(
+        "30 seats. 2 may need a look: seat-21 (failed), <b>Ada</b> · seat-11 (alarm)."
+    ).wait_for()
     assert "out of memory" in rows.nth(0).inner_text()
     assert "Far from the reference (step 5)" in rows.nth(1).inner_text()
     seat(tmp_path, 21, "running", 1, run="ppo-2", created=2.0)

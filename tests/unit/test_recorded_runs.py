@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +104,7 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat,
     Workspace(seat.out, "smoke", where="print").submit("sft", **{"model.optim.lr": 1e-2})
     assert run.latest_checkpoint(), "a printed script removes nothing"
     assert not {"host", "pid", "identity"} & run.info.keys()
+    assert time.time() - 60 < run.info["recorded"]["placed"] <= time.time()
     assert str(tmp_path) not in (run.path / "run.json").read_text()
 
 

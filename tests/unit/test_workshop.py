@@ -41,6 +41,7 @@ def test_a_seat_that_is_ready_is_one_line_that_the_classroom_shows(quick, smoke,
     assert result["ready"] and result["failed"] == [] and "Slurm" not in result["checks"]
     (row,) = Followed(tmp_path).poll()
     assert (row["seat"], row["name"], row["preflight"]) == (result["seat"], "Ada", "ok")
+    assert row["last"] == pytest.approx(result["time"], abs=2)
     assert re.fullmatch("seat-[0-9a-f]{6}", row["seat"])
 
 

@@ -4,14 +4,16 @@ import builtins
 import io
 import json
 import os
+import re
 import shutil
 import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from forks import until
-from run_folders import write_lines
+from run_folders import change_info, write_lines, write_run
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.jsonl import JsonlReader
@@ -105,7 +107,9 @@ def test_the_newest_run_and_a_name_that_was_given(tmp_path):
         first.log(1, HEALTHY)
         followed = Followed(tmp_path)
         (row,) = followed.poll()
-        assert (row["seat"], row["name"], row["run"], row["status"]) == ("seat 1", "", "sft", "running")
+        assert (row["name"], row["run"], row["status"]) == ("", "sft", "running")
+        assert re.fullmatch("seat [0-9a-f]{6}", row["seat"])
+        assert row["seat"] == Followed(tmp_path).poll()[0]["seat"]  # after a restart of the kernel, too
         first.finish("finished")
     (seat / "participant.json").write_text('{"name": "Ada"}')
     look_for_runs(followed, seat)
@@ -185,6 +189,7 @@ def test_a_long_file_of_progress_is_read_by_several_polls(tmp_path, monkeypatch)
 def test_a_seat_that_cannot_be_entered_hides_no_other(tmp_path, monkeypatch):
     for name in ("seat-a", "seat-b"):
         (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "progress.jsonl", [{"what": "start", "name": "sft"}])
     (tmp_path / "a file").touch()
 
     def refused(call):
@@ -223,7 +228,7 @@ def test_a_message_names_no_account_even_if_the_reader_has_no_home(tmp_path, mon
 
 def test_seats_with_one_folder_name_have_a_number_each(tmp_path):
     for group in ("morning", "evening"):
-        (tmp_path / group / "seat-1").mkdir(parents=True)
+        write_run(tmp_path / group / "seat-1" / "runs" / "ppo")
     rows = Followed(tmp_path, "*/seat-*").poll()
     assert [(row["seat"], row["number"]) for row in rows] == [("seat-1", 1), ("seat-1", 2)]
 
@@ -289,6 +294,40 @@ def test_the_newest_attack_on_a_judge_is_shown(tmp_path, number, shown):
     attacks.append({"hacks": 9, "first_minutes": None, "solved": True})  # the solved notebook's
     row = row_of(tmp_path / "seat-0", *({"what": "attack", "time": 1.0} | attack for attack in attacks))
     assert row["attack"] == shown
+
+
+@pytest.mark.parametrize("seconds", [-180, 7200])
+def test_a_seat_with_a_wrong_clock_trains_while_its_heartbeat_changes(tmp_path, seconds):
+    beat = time.time() + seconds
+    run, statuses = tmp_path / "seat-1" / "runs" / "ppo", []
+    write_run(run, status="running", host="another machine", heartbeat={"time": beat})
+    seat = Seat(tmp_path / "seat-1", 1)
+    for now, passed in ((0, 0), (2, 2), (121, 2), (123, 2)):  # the last change is seen after 2 s
+        change_info(run, heartbeat={"time": beat + passed})
+        row = seat.poll(now)
+        statuses.append(row["status"])
+    assert statuses[1:] == ["running", "running", "lost"]
+    assert time.time() - 10 < row["last"] <= time.time()
+
+
+def test_a_recorded_run_is_the_newest_once_it_is_placed(tmp_path):
+    write_run(tmp_path / "seat-1" / "runs" / "sft", heartbeat={"time": 20.0})
+    recorded = {"heartbeat": {"time": 10.0}, "recorded": {"placed": 30.0}}
+    write_run(tmp_path / "seat-1" / "runs" / "rm", **recorded)
+    (row,) = Followed(tmp_path).poll()
+    assert (row["run"], row["last"]) == ("rm", 30.0)
+
+
+def test_the_exercise_of_the_latest_attempt_is_shown(tmp_path):
+    attempts = [{"what": "exercise", "name": name, "passed": False} for name in ("gae", "loss", "gae")]
+    assert row_of(tmp_path / "seat-1", *attempts)["tried"] == ["gae"]
+
+
+def test_folders_that_are_no_seats_are_left_out(tmp_path):
+    (tmp_path / "handouts").mkdir()
+    (tmp_path / "lost+found" / "participant.json").mkdir(parents=True)  # unreadable
+    row_of(tmp_path / "seat-1", {"what": "exercise", "name": "gae", "passed": True})
+    assert [row["seat"] for row in Followed(tmp_path).poll()] == ["seat-1"]
 
 
 def test_an_empty_folder_and_one_that_is_not_there(tmp_path):

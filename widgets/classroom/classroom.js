@@ -32,15 +32,15 @@ class ClassroomView {
   }
 
   draw() {
-    const { rows, quiet_seconds: quiet, poll_ms: poll, now: heard } = this.model.get("view");
+    const { rows, missing, quiet_seconds: quiet, poll_ms: poll, now: heard } = this.model.get("view");
     this.ahead = Math.min(this.ahead ?? Infinity, Date.now() / 1000 - heard); // the teacher's clock, of the kernel's
     const now = Date.now() / 1000 - this.ahead;
     const seats = rows.map((row, index) => ({ ...row, index, age: row.last ? now - row.last : null, need: need(row, now, quiet) }));
     const first = this.order.selectedIndex === 0 ? (a, b) => b.need.weight - a.need.weight || a.index - b.index : (a, b) => a.index - b.index;
     seats.sort(first);
     const asking = seats.filter((seat) => seat.need.weight);
-    say(this.summary, rows.length === 0 ? "Nobody has begun here yet." : `${rows.length} seats. ${asking.length === 0 ? "All is well."
-      : `${asking.length} may need a look: ${asking.slice(0, 5).map((seat) => `${label(seat)} (${seat.need.why})`).join(", ")}${asking.length > 5 ? " and more" : ""}.`}`);
+    say(this.summary, missing ? `The folder ${missing} does not exist on this machine.` : rows.length === 0 ? "Nobody has begun here yet." : `${rows.length} seats. ${asking.length === 0 ? "All is well."
+      : `${asking.length} may need a look: ${asking.slice(0, 5).map((seat) => `${label(seat, rows)} (${seat.need.why})`).join(", ")}${asking.length > 5 ? " and more" : ""}.`}`);
     say(this.note, `looking at all seats takes at most ${poll} ms`);
     const kept = new Set();
     seats.forEach((seat, place) => {
@@ -63,7 +63,8 @@ class ClassroomView {
   }
 }
 
-const label = (seat) => seat.name || seat.seat;
+// Two participants may have the same name.
+const label = ({ name, seat }, rows) => !name ? seat : rows.filter((row) => row.name === name).length > 1 ? `${name} · ${seat}` : name;
 
 // How much somebody may need help, and why.
 function need(row, now, quiet) {

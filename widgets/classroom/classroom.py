@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import threading
 import time
@@ -15,7 +17,7 @@ import traitlets
 
 from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.jsonl import JsonlReader
-from aligner_lib.run_folder.reader import DamagedRunError, RunFolder, find_runs
+from aligner_lib.run_folder.reader import STALE_SECONDS, DamagedRunError, RunFolder, find_runs
 from widgets.frontend.table import Table, Tabled
 from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
@@ -34,6 +36,31 @@ PARTICIPANT = "participant.json"  # {"name": …}, optional, written by the part
 PREFLIGHT = "preflight.json"
 PROGRESS = "progress.jsonl"
 TROUBLE = ("failed", "lost")
+NO_SEATS = ("lost+found",)
+
+
+@dataclass
+class Pulse:
+    """The heartbeats of a run on another machine, whose clock may be wrong: the run is alive while its heartbeat changes."""
+
+    beat: float
+    """The newest heartbeat, on the other machine's clock."""
+    seen: float
+    """The time at which this machine first saw the newest heartbeat, on a monotonic clock."""
+    changed: bool = False
+    """Whether this machine has seen the heartbeat change."""
+
+    def take(self, beat: float, now: float) -> bool:
+        """Take the heartbeat of now. Returns whether the heartbeat has changed."""
+        if is_news := beat != self.beat:
+            self.beat, self.seen, self.changed = beat, now, True
+        return is_news
+
+    def status(self, by_the_clocks: str, now: float) -> str:
+        """The status of an unended run. by_the_clocks: the status while this machine has not yet seen enough of the heartbeats."""
+        if now - self.seen >= STALE_SECONDS:
+            return "lost"
+        return "running" if self.changed else by_the_clocks
 
 
 @dataclass
@@ -59,19 +86,23 @@ class Seat:
     alarms: dict[str, dict] = field(default_factory=dict)
     """Name → record of the current run's alarms."""
     done: dict[str, bool] = field(default_factory=dict)
-    """Exercise → whether any attempt passed."""
+    """Exercise → whether any attempt passed, in the order of the latest attempts."""
     right: dict[str, dict[str, bool]] = field(default_factory=dict)
     """Quiz → question → whether any answer was right."""
     attack: str = ""
     """The newest attack on the seat's own judge in notebook 12, or "" without an attack."""
     last: float = 0.0
-    """Unix seconds of the last news."""
+    """Unix seconds of the last news, on this machine's clock as far as this machine has seen the news arrive."""
+    now: float = 0.0
+    """The time of the current poll, on a monotonic clock."""
     name: str = ""
     """The participant's name, if given."""
     faults: list[str] = field(default_factory=list)
     """The damaged files found since the last search of the whole folder began, a sentence for each."""
     preflight: str = ""
     """The result of the preflight: "ok", the names of the failed checks, or "" without a preflight."""
+    pulses: dict[Path, Pulse] = field(default_factory=dict)
+    """By the path of a known run."""
     _place: tuple[bool, float] = (False, 0.0)
     """The current run's place in the order of `_place_of`."""
     _alarms: JsonlReader | None = None
@@ -81,9 +112,23 @@ class Seat:
         # follow the file before it exists, so that the first exercise appears immediately
         self._follow_progress(self.folder / PROGRESS)
 
+    @property
+    def label(self) -> str:
+        """The seat's name without the participant's: `seat-…`, or a hash of the folder, because its name may be an account's."""
+        if self.folder.name.startswith("seat-"):
+            return self.folder.name
+        folder = str(self.folder.absolute()).encode(errors="surrogateescape")
+        return f"seat {hashlib.blake2b(folder, digest_size=3).hexdigest()}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the folder has had no file of a participant so far, like a folder with handouts."""
+        has_progress = any(reader.offset for reader in self._progress.values())
+        return not (self.seen or self.name or self.preflight or has_progress)
+
     def poll(self, now: float) -> dict:
         """Read news, and return the seat's row of the table. now: seconds of a monotonic clock."""
-        look = self._look_beside
+        self.now, look = now, self._look_beside
         if now - self.searched > SEARCH_SECONDS:
             self.searched, self.faults, look = now, [], self._search
         errors = []
@@ -96,7 +141,7 @@ class Seat:
         message = str(self.info.get("message") or "") if self.status in TROUBLE else ""
         return finite(
             {
-                "seat": self.folder.name if self.folder.name.startswith("seat-") else f"seat {self.number}",
+                "seat": self.label,
                 "name": self.name,
                 "run": self.run.name if self.run else "",
                 "status": self.status,
@@ -134,6 +179,8 @@ class Seat:
             self._follow_progress(path)
         self.name = str(self._read(PARTICIPANT).get("name") or "")[:60]
         findings = self._read(PREFLIGHT)
+        if isinstance(checked := findings.get("time"), int | float):
+            self._note_news(checked)
         failed = findings.get("failed")
         names = ", ".join(map(str, failed)) if isinstance(failed, list) else ""
         self.preflight = "" if not findings else "ok" if findings.get("ready") else names or "not ready"
@@ -167,7 +214,7 @@ class Seat:
         self.seen.add(path)
         run = RunFolder(path)
         try:
-            status, info = run.status, run.info
+            status, info = self._status_and_info(run)
         except (DamagedRunError, OSError) as error:
             self.faults.append(f"{error}; the run is left out")
             return
@@ -179,9 +226,25 @@ class Seat:
     def _read_run(self) -> None:
         if self.run is None:
             return
-        self.status, self.info = self.run.status, self.run.info
-        self.last = max(self.last, (self.info.get("heartbeat") or {}).get("time") or 0.0)
+        self.status, self.info = self._status_and_info(self.run)
         self._place = _place_of(self.status, self.info)
+
+    def _status_and_info(self, run: RunFolder) -> tuple[str, dict]:
+        """A run's status, on another machine by the changes of its heartbeat, and the content of run.json."""
+        status, info = run.status, run.info
+        beat = (info.get("heartbeat") or {}).get("time") or 0.0
+        if (pulse := self.pulses.get(run.path)) is None:
+            pulse = self.pulses[run.path] = Pulse(beat, self.now)
+            self._note_news(max(beat, _placed(info)))
+        elif pulse.take(beat, self.now):
+            self._note_news()
+        if info.get("status") == "running" and info.get("host") != os.uname().nodename:
+            status = pulse.status(status, self.now)
+        return status, info
+
+    def _note_news(self, at: float = math.inf) -> None:
+        """Note news. at: its time by the seat's clock, which may be ahead of this machine's; without this time: now."""
+        self.last = max(self.last, min(at, time.time()))
 
     def _read_alarms(self) -> None:
         if self._alarms is None:
@@ -210,6 +273,7 @@ class Seat:
         """Take the new records of every file of progress. Returns the errors of the files that can't be read now."""
         errors = []
         for reader in self._progress.values():
+            is_known = reader.offset > 0
             try:
                 records = reader.poll(BYTES_OF_A_POLL)
             except (OSError, UnreadableFileError) as error:
@@ -219,13 +283,16 @@ class Seat:
                 # a damaged record must not hide the others
                 with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
                     self._take(record)
+            if records and is_known:
+                self._note_news()
         return errors
 
     def _take(self, record: dict) -> None:
-        self.last = max(self.last, record.get("time") or 0.0)
+        self._note_news(record.get("time") or 0.0)
         if record.get("what") == "exercise" and not record.get("solved"):
             name = str(record.get("name"))
-            self.done[name] = self.done.get(name, False) or record.get("passed") is True
+            # pop: the exercises are in the order of their latest attempts
+            self.done[name] = self.done.pop(name, False) or record.get("passed") is True
         elif record.get("what") == "answer":
             questions = self.right.setdefault(str(record.get("quiz")), {})
             question = str(record.get("question"))
@@ -247,10 +314,11 @@ class Followed:
         self.seconds = 0.0  # duration of the last poll
 
     def poll(self) -> list[dict]:
-        """A row for each seat, in the order of the folders. `unread` names damaged files. An unreadable seat keeps its last row."""
+        """A row for each seat with a file, in the order of the folders. `unread` names damaged files. An unreadable seat keeps its last row."""
         began = time.monotonic()
         earlier = {row["folder"]: row for row in self.rows}
-        self.rows = [self._row(seat, earlier, began) for seat in self._seats()]
+        rows = [(seat, self._row(seat, earlier, began)) for seat in self._seats()]
+        self.rows = [row for seat, row in rows if row["unread"] or not seat.is_empty]
         self.seconds = time.monotonic() - began
         return self.rows
 
@@ -259,7 +327,7 @@ class Followed:
         try:
             row = seat.poll(now)
         except Exception as error:  # one seat must not hide the others
-            before = earlier.get(place["folder"]) or {"seat": f"seat {seat.number}"}
+            before = earlier.get(place["folder"]) or {"seat": seat.label}
             row = before | {"unread": seat.anonymous(f"{type(error).__name__}: {error}")}
         return _as_utf8(row) | place
 
@@ -269,7 +337,7 @@ class Followed:
         except OSError:
             folders = []
         for path in folders:
-            if path.name.startswith("."):
+            if path.name.startswith(".") or path.name in NO_SEATS:
                 continue
             if path not in self.seats:
                 self.seats[path] = Seat(path, len(self.seats) + 1)
@@ -281,7 +349,7 @@ class Classroom(Tabled, Widget):
 
     folder: the folder with the workspaces of all participants (`out` of the notebooks, or the parent folder of `out`).
     pattern: a glob for the sub-folders, such as `*/lab` for folder="/home". The widget writes no files. A participant is shown
-    as `seat-…` or by a number, and by name only after `aligner workshop preflight --name`.
+    as `seat-…` or by a hash of the folder, and by name only after `aligner workshop preflight --name`.
     """
 
     _esm = script("dom", "format", "lost", "classroom")
@@ -310,6 +378,7 @@ class Classroom(Tabled, Widget):
             # `now` changes rarely for the same reason.
             self.view = {
                 "rows": rows,
+                "missing": "" if _may_be_folder(self._followed.folder) else str(self._followed.folder),
                 "now": time.time() // NOW_SECONDS * NOW_SECONDS,
                 "quiet_seconds": QUIET_SECONDS,
                 "poll_ms": _rounded(self._followed.seconds),
@@ -347,11 +416,19 @@ class Classroom(Tabled, Widget):
 
 def _place_of(status: str, info: dict) -> tuple[bool, float]:
     """A sort key of a seat's runs: first the runs that are over, by their last heartbeat, then the running ones, by their
-    creation. `created` alone would hide a resumed run behind a newer run that is over."""
+    creation. `created` alone would hide a resumed run behind a newer run that is over. A recorded run, whose heartbeat is old,
+    counts from the time at which the run was placed."""
     created = info.get("created") or 0.0
     if status == "running":
         return True, created
-    return False, (info.get("heartbeat") or {}).get("time") or created
+    return False, _placed(info) or (info.get("heartbeat") or {}).get("time") or created
+
+
+def _placed(info: dict) -> float:
+    """The unix time at which a recorded run was placed; 0 for other runs."""
+    recorded = info.get("recorded")
+    placed = recorded.get("placed") if isinstance(recorded, dict) else None
+    return placed if isinstance(placed, int | float) else 0.0
 
 
 def _reader(path: Path) -> JsonlReader:

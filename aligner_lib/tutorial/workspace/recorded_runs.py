@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -109,13 +110,19 @@ def info_to_pack(run: RunFolder) -> dict:
 
 
 def place(run: RunFolder, into: Path) -> Path:
-    """Install a recorded run as the workspace's run `into`: copy the records, and link the checkpoints. See `make_way`."""
+    """Install a recorded run as the workspace's run `into`: copy the records, and link the checkpoints. See `make_way`.
+
+    run.json gets the time, `recorded.placed`, by which the classroom finds a seat's newest run.
+    """
     make_way(into)
     for prefix, part in _with_parts(run):
         (into / prefix).mkdir(parents=True)
         for name in RECORDS:
             if (part.path / name).exists():
                 shutil.copyfile(part.path / name, into / prefix / name)
+    info = run.info
+    origin = info["recorded"] | {"placed": round(time.time(), 3)}
+    (into / "run.json").write_text(as_json(info | {"recorded": origin}))
     if run.checkpoints():
         (into / "checkpoints").mkdir()
     for checkpoint in run.checkpoints():
