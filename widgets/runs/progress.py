@@ -20,8 +20,8 @@ def progress(
 ) -> dict:
     """A dict for the heading; unknown values are None.
 
-    name: the run's name in the monitor. submitted_again: whether the folder still shows an earlier attempt, because the resubmitted job has not begun.
-    alarm_steps: the first steps of the run's active alarms.
+    name: the run's name in the monitor. submitted_again: whether the folder still shows an earlier attempt, because the
+    resubmitted job has not begun. alarm_steps: the first steps of the run's active alarms.
 
     Keys: name, kind, status, message, way_back (how to undo a change of settings before a failure or alarm), step,
     max_steps, eta_seconds, tokens_a_second, waits_for_cores (as a share of a step's time), heartbeat (unix seconds).
