@@ -102,7 +102,14 @@ class LocalScheduler(Scheduler):
         (folder / "cancelled").touch()
         processes.end_job(str(folder))
         # for an instant after its start, the supervisor's environment reads as empty, so the supervisor is not found
+        deadline = time.monotonic() + processes.GRACE_S
         while processes.identity(int(job.id)) == job.identity:
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"process {job.id} of {job.name} runs and does not name {folder}, as after a renaming of the run folder: end "
+                    f"the process by hand (kill {job.id})"
+                )
+            time.sleep(0.05)
             processes.end_job(str(folder))
 
     def requeue(self, run: Path, job: Record) -> None:

@@ -59,8 +59,8 @@ def signalled_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 def signalled_children() -> Iterator[Callable[..., subprocess.Popen]]:
     """Yields a function that starts a child process with the arguments of `subprocess.Popen`.
 
-    A scheduler's signals to this process, a closed terminal's, and Ctrl-C reach all children, also children that start later.
-    Children that outlive the context receive SIGTERM, and are killed after END_S seconds or a second Ctrl-C.
+    A scheduler's signals to this process, the signal of a closed terminal, and Ctrl-C reach all children, also later children.
+    Children that outlive the context receive SIGTERM, and SIGKILL after END_S seconds or a second Ctrl-C.
     """
     children: list[subprocess.Popen] = []
     received: list[int] = []
@@ -73,6 +73,7 @@ def signalled_children() -> Iterator[Callable[..., subprocess.Popen]]:
     def start(command: list[str], **options) -> subprocess.Popen:
         child = subprocess.Popen(
             command,
+            stdin=subprocess.DEVNULL,  # reading the terminal would stop a process group in the background
             # else Ctrl-C would reach the child twice: from the terminal, and from this process
             process_group=0,
             # a SIGKILL of this process would leave orphaned children

@@ -78,12 +78,18 @@ def preflight(
 def link_to(folder: Path) -> str:
     """The command that makes the seat's folder the notebooks' default workspace; "" where the folder is already the workspace.
 
-    The command replaces an earlier link.
+    The command replaces an earlier link, and renames an earlier workspace.
     """
     workspace = Path("runs/tutorial")
     if workspace.resolve() == folder.resolve():
         return ""
-    return f"mkdir -p {workspace.parent} && ln -sfT {shlex.quote(str(folder.absolute()))} {workspace}"
+    is_own = workspace.is_dir() and not workspace.is_symlink()
+    way = (
+        f"mv {workspace} {workspace}-before"
+        if is_own
+        else f"mkdir -p {workspace.parent} && rm -f {workspace}"
+    )
+    return f"{way} && ln -s {shlex.quote(str(folder.absolute()))} {workspace}"
 
 
 def as_line(findings: dict) -> str:

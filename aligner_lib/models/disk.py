@@ -19,6 +19,17 @@ class DiskFull(UserError, OSError):
     """The disk, or the user's quota, has no room for a model's files."""
 
 
+class Unwritable(UserError, OSError):
+    """A place where this account can't write. `errno` is the system's, as callers that can do without the place ask for it."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.errno = number
+
+    def __new__(cls, message: str, number: int):
+        return super().__new__(cls, message)  # OSError would take two arguments for a number and a text
+
+
 @contextmanager
 def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
     """A context manager: turns an OSError for a full disk into a DiskFull error that names `folder`.
@@ -47,7 +58,7 @@ def explain_read_only(message: Callable[[str], str]) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        raise UserError(message(error.strerror)) from error
+        raise UserError(message(os.strerror(error.errno))) from error
 
 
 @contextmanager
@@ -55,8 +66,8 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
     """A context manager: yields a path for a folder or a file, and renames the path to `out` at the end.
 
     The path lies in a new hidden folder beside `out`, and only the hidden folder is ever removed. If the block fails, nothing
-    is left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, UserError when
-    its place can't be written, DiskFull.
+    is left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, Unwritable, and
+    DiskFull.
     """
     _check_free(out)
     with explain_full_disk(out, elsewhere), ExitStack() as stack:
@@ -66,9 +77,8 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
         except OSError as error:
             if is_full(error):
                 raise
-            raise UserError(
-                f"{out} can't be written ({error.strerror}: {error.filename}): choose another place ({elsewhere})"
-            ) from error
+            message = f"{out} can't be written ({error.strerror}: {error.filename}): choose another place ({elsewhere})"
+            raise Unwritable(message, error.errno) from error
         yield partial
         # writing a large model takes minutes, and a rename replaces an existing file silently
         _check_free(out)

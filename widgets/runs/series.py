@@ -35,7 +35,8 @@ def as_runs(runs) -> list:
 
 
 def distinct_names(runs: list) -> list[str]:
-    """The runs' names. Before names that are the same stands the first part of the paths in which these runs differ (`seat-2 ppo`).
+    """The runs' names. Before names that are the same stands the first part of the paths in which these runs differ (`seat-2 ppo`);
+    folders that were renamed have their own names.
 
     Packed runs of the same name have a number (`ppo 2`), because their paths are not the run folders'. So have runs without a
     part of the paths that is different for each.
@@ -44,10 +45,14 @@ def distinct_names(runs: list) -> list[str]:
     for name in {name for name in names if names.count(name) > 1}:
         places = [place for place, other in enumerate(names) if other == name]
         paths = [Path(runs[place].path) for place in places]
-        folders = [] if any(path.is_file() for path in paths) else _folders_that_differ(paths)
-        distinct = [f"{folder} {name}" for folder in folders] or [
-            f"{name} {number}" for number in range(1, len(places) + 1)
-        ]
+        is_packed = any(path.is_file() for path in paths)
+        own = [runs[place].name for place in places]
+        if not is_packed and len(set(own)) == len(own):
+            distinct = own
+        elif not is_packed and (folders := _folders_that_differ(paths)):
+            distinct = [f"{folder} {name}" for folder in folders]
+        else:
+            distinct = [f"{name} {number}" for number in range(1, len(places) + 1)]
         for place, label in zip(places, distinct):
             names[place] = label
     return names
@@ -55,7 +60,7 @@ def distinct_names(runs: list) -> list[str]:
 
 def _folders_that_differ(paths: list[Path]) -> Iterable[str]:
     """The first parts of the paths that are different for each path; () without such parts."""
-    parts = zip(*(path.absolute().parts for path in paths))
+    parts = zip(*(Path(os.path.abspath(path)).parts for path in paths))  # without `..`
     return next((folders for folders in parts if len(set(folders)) == len(paths)), ())
 
 
