@@ -216,7 +216,7 @@ class RolloutCollector:
         if not episodes:
             return []
         requests = [
-            Episode(episode.task.environment, episode.task.seed, self._readable(episode))
+            Episode(episode.task.environment, episode.task.seed, self._readable(episode), episode.group)
             for episode in episodes
         ]
         return parallel.from_replica_leader(environments.step(requests) if parallel.leads_replica() else None)

@@ -642,8 +642,8 @@ def test_an_answer_depends_only_on_the_episode_s_seed_and_responses(pool):
 
 
 def test_the_time_limit_of_a_turn_counts_the_turns_that_are_replayed(pool, monkeypatch):
-    def limit_of(blueprint, call, seeds=(0,)):
-        return worker.time_limit(blueprint, make("guess_the_number"), seeds)
+    def limit_of(blueprint, call, groups=(0,)):
+        return worker.time_limit(blueprint, make("guess_the_number"), groups)
 
     monkeypatch.setattr(worker, "_bounded_call", limit_of)
     for function, responses, turns in ((worker.reset, (), 1), (worker.step, ("10", "15", "3"), 3)):
@@ -680,7 +680,7 @@ def test_an_episode_that_goes_on_needs_a_class_or_a_setting_with_max_turns():
         TypeError, match=r"the episode goes on, but Forgot\.max_turns is 1: set max_turns, the mo"
     ):
         worker.play(environment, "train", 0, ["on"])
-    environment.step_all = lambda seeds, responses: [Step(), Step(done=False, observation="On?")]
+    environment.step_all = lambda seeds, responses, groups: [Step(), Step(done=False, observation="On?")]
     with pytest.raises(TypeError, match=r"an episode goes on, but Forgot\.judges_together is set"):
         worker.judge(environment, "train", [0, 1], "ab")
     environment.max_turns = 1

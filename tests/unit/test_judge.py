@@ -87,20 +87,21 @@ def test_the_usual_forms_of_points_are_understood(prompts, text):
     assert step == Step(0.7, metrics={"criterion_1": 0.7})
 
 
+def longer_answer(messages):
+    """A judge of pairs that prefers the longer answer."""
+    first, second = re.findall(r"ANSWER:\n(.*)", messages[-1]["content"])
+    if "refused" in (first, second):
+        return NoVerdict("judge", "too long")
+    if "?" in (first, second):
+        return "Hm."
+    longer = "Verdict: **first**" if len(first) > len(second) else "SECOND"
+    return f"So.\n{'TIE' if len(first) == len(second) else longer}\n```"
+
+
 def test_comparisons_within_a_group_go_both_ways(prompts):
-    """The longer answer wins. A response without a verdict has the reason of its own comparisons."""
-
-    def verdict(messages):
-        first, second = re.findall(r"ANSWER:\n(.*)", messages[-1]["content"])
-        if "refused" in (first, second):
-            return NoVerdict("judge", "too long")
-        if "?" in (first, second):
-            return "Hm."
-        longer = "Verdict: **first**" if len(first) > len(second) else "SECOND"
-        return f"So.\n{'TIE' if len(first) == len(second) else longer}\n```"
-
+    """A response without a verdict has the reason of its own comparisons."""
     seeds, responses = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4], "a aaa aa b c ? d refused e alone".split()
-    steps = judged(verdict, prompts, seeds, responses, compare=True)
+    steps = judged(longer_answer, prompts, seeds, responses, compare=True)
     assert [step.reward for step in steps[:5]] == [0, 1, 0.5, 0.5, 0.5]
     reasons = "not_understood not_understood judge judge not_understood".split()
     assert [step.reason for step in steps[5:]] == reasons
@@ -316,6 +317,16 @@ def test_a_judge_in_its_process_gets_all_responses_in_one_call_and_failures_are_
     assert [step.reward for step in steps if isinstance(step, Step)] == pytest.approx([0.325, 0.4, 1])
     assert isinstance(steps[2], EnvironmentFailure)
     assert (steps[2].reason, steps[2].seed) == ("not_understood", 2)
+
+
+def test_a_judge_compares_no_responses_of_two_groups_with_the_same_prompt(prompts):
+    """A judge that prefers the longer answer. Within their groups, "a" and "aaa" lose."""
+    args = {"prompts": prompts, "model": "m", "cache": False, "compare": True}
+    texts = ["a", "aa", "aaa", "aaaa"]
+    with serving(longer_answer) as server, environments("judge", url=server.url, **args) as pool:
+        steps = pool.step([Episode("mine", 0, (text,), group=n // 2) for n, text in enumerate(texts)])
+    assert [step.reward for step in steps] == [0, 1, 0, 1]
+    assert len(server.bodies) == 4
 
 
 @pytest.mark.parametrize(

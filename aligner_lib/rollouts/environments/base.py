@@ -75,8 +75,14 @@ class Environment(ABC):
     def step(self, response: str) -> Step | NoVerdict:
         """The answer to the policy's response, a text without the stop token."""
 
-    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
-        """The answers to responses to the prompts of these seeds, in their order; responses of one seed are a group."""
+    def step_all(
+        self, seeds: Sequence[int], responses: Sequence[str], groups: Sequence[int] | None = None
+    ) -> list[Step | NoVerdict]:
+        """The answers to responses to the prompts of these seeds, in their order.
+
+        groups: the number of each response's group; None: the responses of one seed are a group. A prompt that a step draws
+        twice has two groups.
+        """
         raise NotImplementedError(f"{type(self).__name__} judges each response by itself")
 
 

@@ -141,10 +141,12 @@ class JudgedPrompts(PromptFiles):
         (answer,) = self._by_rubric([self.record], [response])
         return answer
 
-    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
+    def step_all(
+        self, seeds: Sequence[int], responses: Sequence[str], groups: Sequence[int] | None = None
+    ) -> list[Step | NoVerdict]:
         records = [self.records[seed % self.size] for seed in seeds]
         return (
-            self._by_comparison(seeds, records, responses)
+            self._by_comparison(seeds if groups is None else groups, records, responses)
             if self.compare
             else self._by_rubric(records, responses)
         )
@@ -202,16 +204,16 @@ class JudgedPrompts(PromptFiles):
     # -- by comparisons -------------------------------------------------------------------------------------------
 
     def _by_comparison(
-        self, seeds: Sequence[int], records: Sequence[PromptRecord], responses: Sequence[str]
+        self, groups: Sequence[int], records: Sequence[PromptRecord], responses: Sequence[str]
     ) -> list[Step | NoVerdict]:
         """The share of wins of each response. A pair without a verdict in one of its orders counts for neither response."""
-        pairs = [(i, j) for i, j in permutations(range(len(seeds)), 2) if seeds[i] == seeds[j]]
+        pairs = [(i, j) for i, j in permutations(range(len(groups)), 2) if groups[i] == groups[j]]
         answers = self.endpoint.ask(
             [self.comparison_request(records[i], responses[i], responses[j]) for i, j in pairs]
         )
         wins = dict(zip(pairs, map(self._win, answers)))
         steps: list[Step | NoVerdict] = []
-        for i in range(len(seeds)):
+        for i in range(len(groups)):
             others = [j for (first, j) in pairs if first == i]
             missing = {j: _missing(wins[i, j], wins[j, i]) for j in others}
             decided = [j for j in others if missing[j] is None]

@@ -52,6 +52,8 @@ class Episode:
     seed: int
     responses: tuple[str, ...] = ()
     """Tool calls have the form `tags` (`aligner_lib.datasets.tool_calls`)."""
+    group: int | None = None
+    """The number of the group, of which a step has several where it draws a prompt twice; None: the seed."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ class Environments:
             "an episode has a single response here"
         )
         seeds, responses = zip(*((episode.seed, episode.responses[0]) for episode in episodes))
-        answer = _EnvironmentRequest(self, name, worker.step_all, seeds, responses).result()
+        groups = tuple(episode.seed if episode.group is None else episode.group for episode in episodes)
+        answer = _EnvironmentRequest(self, name, worker.step_all, seeds, responses, groups).result()
         answers = [answer] * len(episodes) if isinstance(answer, Problem) else answer
         return _as_failures(episodes, answers)
 
@@ -198,8 +201,8 @@ class Environments:
         """The time limit of a request, in seconds."""
         if function is worker.describe:
             return worker.BUILD_SECONDS
-        seeds = args[0] if function is worker.step_all else worker.seeds_of(*args)
-        return worker.time_limit(self._blueprints[name], self._descriptions[name], seeds)
+        groups = args[-1] if function is worker.step_all else worker.groups_of(*args)
+        return worker.time_limit(self._blueprints[name], self._descriptions[name], groups)
 
     def _schedule(self, name: str, function: Callable, args: Sequence) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)

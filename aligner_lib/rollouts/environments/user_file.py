@@ -220,7 +220,9 @@ class RewardsTogether(RewardFunction):
         (answer,) = self._judge([self.record], [response])
         return as_step(answer)
 
-    def step_all(self, seeds: Sequence[int], responses: Sequence[str]) -> list[Step | NoVerdict]:
+    def step_all(
+        self, seeds: Sequence[int], responses: Sequence[str], groups: Sequence[int] | None = None
+    ) -> list[Step | NoVerdict]:
         answers = self._judge([self.records[seed % self.size] for seed in seeds], responses)
         return [as_step(answer) for answer in answers]
 

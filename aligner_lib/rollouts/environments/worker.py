@@ -119,34 +119,34 @@ def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | 
     return _bounded_call(
         blueprint,
         lambda environment: play(environment, blueprint.split, seed, responses, blueprint.rewards),
-        seeds_of(seed, responses),
+        groups_of(seed, responses),
     )
 
 
 def step_all(
-    blueprint: Blueprint, seeds: tuple[int, ...], responses: tuple[str, ...]
+    blueprint: Blueprint, seeds: tuple[int, ...], responses: tuple[str, ...], groups: tuple[int, ...]
 ) -> list[Step | Problem] | Problem:
     """The answers to many responses from one call of the environment. The call may take the time of one request for each
     response."""
     return _bounded_call(
         blueprint,
-        lambda environment: judge(environment, blueprint.split, seeds, responses, blueprint.rewards),
-        seeds,
+        lambda environment: judge(environment, blueprint.split, seeds, responses, blueprint.rewards, groups),
+        groups,
     )
 
 
-def seeds_of(seed: int, responses: Sequence[str]) -> tuple[int, ...]:
-    """The seed of each response of an episode, for `time_limit`. A request for the prompt counts as one response."""
+def groups_of(seed: int, responses: Sequence[str]) -> tuple[int, ...]:
+    """The group of each response of an episode, for `time_limit`. A request for the prompt counts as one response."""
     return (seed,) * max(len(responses), 1)
 
 
 def time_limit(
-    blueprint: Blueprint, environment: Environment | Description, seeds: Sequence[int] = (0,)
+    blueprint: Blueprint, environment: Environment | Description, groups: Sequence[int] = (0,)
 ) -> float:
-    """The seconds of one call for responses to the prompts of these seeds."""
-    of_seed, at_once = Counter(seeds), environment.compared_at_once
-    waits = [max(1, math.ceil((of_seed[seed] - 1) / at_once)) if at_once else 1 for seed in seeds]
-    return len(seeds) * blueprint.timeout + sum(waits) * environment.waiting_seconds
+    """The seconds of one call for responses of these groups."""
+    of_group, at_once = Counter(groups), environment.compared_at_once
+    waits = [max(1, math.ceil((of_group[group] - 1) / at_once)) if at_once else 1 for group in groups]
+    return len(groups) * blueprint.timeout + sum(waits) * environment.waiting_seconds
 
 
 def play(
@@ -180,10 +180,12 @@ def judge(
     seeds: Sequence[int],
     responses: Sequence[str],
     rewards: tuple[str, ...] = (),
+    groups: Sequence[int] | None = None,
 ) -> list[Step | Problem]:
-    """The answers of an environment with `judges_together`, with seeded generators. rewards: see Blueprint."""
+    """The answers of an environment with `judges_together`, with seeded generators. rewards: see Blueprint; groups: see
+    Environment.step_all."""
     _seed_generators(split, seeds)
-    answers = environment.step_all(seeds, responses)
+    answers = environment.step_all(seeds, responses, groups)
     if len(answers) != len(responses):
         raise ValueError(f"{len(answers)} rewards were returned for {len(responses)} responses")
     if any(isinstance(answer, Step) and not answer.done for answer in answers):
@@ -210,11 +212,11 @@ def _built(blueprint: Blueprint) -> Environment:
     return _process.environment
 
 
-def _bounded_call(blueprint: Blueprint, call, seeds: Sequence[int] = (0,)) -> Any:
+def _bounded_call(blueprint: Blueprint, call, groups: Sequence[int] = (0,)) -> Any:
     """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends the process."""
     try:
         environment = _built(blueprint)
-        with _bounded(time_limit(blueprint, environment, seeds)):
+        with _bounded(time_limit(blueprint, environment, groups)):
             return call(environment)
     except BaseException as error:  # also sys.exit() in a reward function costs only one sample
         return Problem("raised", tracebacks.of_error(error))
