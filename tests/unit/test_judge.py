@@ -286,6 +286,8 @@ def test_answers_are_cached_by_all_that_decides_them_and_a_budget_ends_the_reque
         ({"retries": 1.0}, r"retries=1\.0: the value must be a whole number of at least 0"),
         ({"timeout": 0}, r"timeout=0: the value must be a number of at least 0\.001"),
         ({"cache": "/dev/null/judge"}, "cache='/dev/null/judge': the file cannot hold.*cache: false"),
+        ({"cache": "no"}, "cache='no': write true, false or a file"),
+        ({"compare": "no"}, "compare='no': write true or false"),
         ({"verdict": "json"}, "verdict='json': choose from text, logprobs"),
         (
             {"key_variable": "KEY_OF_TWO_LINES"},

@@ -330,4 +330,9 @@ def _cache_file(cache: str | bool) -> Path | None:
         return None
     if cache is True:
         return Path(os.environ.get("ALIGNER_CACHE", "~/.cache/aligner-lab")).expanduser() / "judge.sqlite"
+    # a text on the command line
+    require(
+        str(cache).lower() not in ("yes", "no", "on", "off"),
+        f"cache={cache!r}: write true, false or a file, such as ./judge.sqlite",
+    )
     return Path(cache).expanduser()

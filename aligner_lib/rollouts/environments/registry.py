@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from aligner_lib.errors import UserError
@@ -27,6 +27,8 @@ BUILT_IN = {
     "reward_model": "reward_model:RewardModelPrompts",
     "judge": "judge:JudgedPrompts",
 }
+BOOLEAN = {"bool": (bool, "true or false")}
+SCALARS = BOOLEAN | {"int": (Integral, "a whole number"), "float": (Real, "a number"), "str": (str, "a text")}
 
 
 def find(use: str) -> str | UserFile:
@@ -51,6 +53,8 @@ def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environme
         module, _, name = BUILT_IN[source].partition(":")
         constructor = getattr(import_module(f"aligner_lib.rollouts.environments.{module}"), name)
     _check_names(constructor, args)
+    # a user's class may take more than its annotations say; but `no` as a text would be true
+    _check_values(constructor, args, BOOLEAN if isinstance(source, UserFile) else SCALARS)
     try:
         environment = constructor(split=split, **args)
         size = environment.size
@@ -99,3 +103,21 @@ def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) 
     if missing:
         form = ", a JSON Lines file with a `prompt` in each line" if missing[0] == "prompts" else ""
         raise UserError(f"args.{missing[0]} is needed{form}")
+
+
+def _check_values(
+    constructor: Callable[..., Environment], args: dict[str, Any], forms: dict[str, tuple[type, str]]
+) -> None:
+    """Check the arguments of a constructor against its annotations, or its defaults that are true or false.
+
+    forms: the name of a type → the type of its values, and the words for it. Raises UserError for a value of another type.
+    """
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        is_bare = parameter.annotation is parameter.empty
+        kind = type(parameter.default) if is_bare else parameter.annotation
+        kind = getattr(kind, "__name__", kind)
+        if name not in args or kind not in (BOOLEAN if is_bare else forms):
+            continue
+        value, (values, words) = args[name], forms[kind]
+        fits = isinstance(value, values) and (kind == "bool" or not isinstance(value, bool))
+        require(fits or value is parameter.default, f"{name}={value!r}: write {words}")
