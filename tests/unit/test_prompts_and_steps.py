@@ -90,10 +90,11 @@ model.grpo.num_prompts_per_step=2 model.global_batch_size=4 model.micro_batch_si
             f"{COMPARING_JUDGE} evaluation.num_generations_per_prompt=3",
             "val_rollout_micro_batch_size=8 to a multiple of evaluation.num_generations_per_prompt=3",
         ),
+        ("grpo", "model.environments={a:{use:sums,weight:0}}", "every model.environments.*.weight is 0"),
         ("grpo", TWO_RESPONSES_ON_FOUR_DEVICES, "num_generations_per_prompt=2 to a multiple of 4"),
     ],
 )
-def test_a_group_that_would_be_cut_is_refused(kind, settings, words):
+def test_groups_that_would_be_cut_or_have_no_prompts_are_refused(kind, settings, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         compose(kind, settings.split())
 

@@ -284,12 +284,16 @@ def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
     """The environments that provide prompts, by name; empty if the prompts come from model.data.
 
     A kind without a critic can run without a reward model. If such a job has neither environments nor prompts, it trains on
-    sums.
+    sums. Raises ConfigError if such a job has environments, but none with a weight.
     """
     named = {
         name: environment for name, environment in config.model.environments.items() if environment.weight > 0
     }
     if not named and "critic" not in config and not config.model.data.data_prefix.get("train"):
+        if config.model.environments:
+            raise ConfigError(
+                "every model.environments.*.weight is 0, so there are no prompts: give one a weight above 0"
+            )
         return {"sums": EnvironmentSettings()}
     return named
 
