@@ -207,6 +207,12 @@ def test_a_server_s_retry_after_that_is_no_pause_is_ignored(header, pause):
     assert judge_endpoint._pause(header) == pause
 
 
+@pytest.mark.parametrize("body", ["<html>", '{"choices": []}', '{"choices": ["a"]}', "[]", '{"error": 1}'])
+def test_a_body_that_is_no_chat_completion_is_quoted(body):
+    with pytest.raises(ValueError, match=re.escape(f"it sent {body!r} in place of a chat completion")):
+        judge_endpoint._choice(body.encode())
+
+
 def test_an_interrupt_waits_for_no_queued_request():
     may_answer, interrupt = threading.Event(), Mock(side_effect=KeyboardInterrupt)
 

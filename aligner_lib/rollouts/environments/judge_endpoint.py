@@ -158,7 +158,7 @@ class JudgeEndpoint:
         data = json.dumps(self._body(messages)).encode()
         request = urllib.request.Request(f"{root}/chat/completions", data, headers)
         with open_url(request, self.timeout) as answer:
-            choice = json.load(answer)["choices"][0]
+            choice = _choice(answer.read())
         if self.likeliest:
             return _first_tokens(choice)
         if choice.get("finish_reason") == "length":  # of "C1: 10", the cut answer may hold "C1: 1"
@@ -203,6 +203,16 @@ class JudgeEndpoint:
         table = sqlite3.connect(self.cache, timeout=60)
         table.execute("CREATE TABLE IF NOT EXISTS answers (identity TEXT PRIMARY KEY, text TEXT)")
         return table
+
+
+def _choice(body: bytes) -> dict:
+    """The choice of a chat completion. Raises ValueError for another body, such as the page of a web server."""
+    try:
+        (choice, *_) = json.loads(body)["choices"]
+        return dict(choice)
+    except (ValueError, KeyError, TypeError):
+        text = body.decode(errors="replace")
+        raise ValueError(f"it sent {text[:100]!r} in place of a chat completion") from None
 
 
 def _first_tokens(choice: dict) -> str:
