@@ -82,7 +82,7 @@ def test_queries_are_answered_as_by_the_kernel(browser, name):
         "([run, queries]) => {"
         + text_of("still.js")
         + "return queries.map((query) => findCompletions(run, query)); }",
-        [_texts(run), QUERIES],
+        [_texts(run, run.name), QUERIES],
     )
     page.close()
     rows = 0
