@@ -133,9 +133,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(("end", "code"), [("fails", 3), (signal.SIGTERM, 7), (signal.SIGINT, None)])
-def test_a_failed_rank_ends_the_others_and_a_signal_reaches_all(monkeypatch, tmp_path, end, code):
+def test_a_failed_rank_ends_the_others_and_a_signal_reaches_all(monkeypatch, request, tmp_path, end, code):
     words = [sys.executable, "-c", RANK_ENDS, str(end), str(tmp_path)]
     monkeypatch.setattr(local_ranks, "command", lambda *_: words)
+    # a shell starts programs in the background, as CI's lanes, with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def send() -> None:
         until(lambda: len([*tmp_path.iterdir()]) == 2, "the ranks' handlers")
