@@ -314,7 +314,10 @@ class Followed:
         self.seconds = 0.0  # duration of the last poll
 
     def poll(self) -> list[dict]:
-        """A row for each seat with a file, in the order of the folders. `unread` names damaged files. An unreadable seat keeps its last row."""
+        """A row for each seat with a file, in the order of the folders.
+
+        `unread` names damaged files. An unreadable seat keeps its last row.
+        """
         began = time.monotonic()
         earlier = {row["folder"]: row for row in self.rows}
         rows = [(seat, self._row(seat, earlier, began)) for seat in self._seats()]

@@ -170,13 +170,15 @@ class Feed:
         """The head of a message without the points: the state of the runs, the charts and the controls."""
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
         submitted_again = [self.resubmission.awaits(run) for run in self.runs]
-        alarms_now = self._alarms()  # must precede the headings and marks, which read the alarms' first steps
+        names = distinct_names(self.runs)
+        # must precede the headings and marks, which read the alarms' first steps
+        alarms_now = self._alarms(names)
         head = {
             "axis": self.axis,
             "runs": [
                 progress(run, name, series, again, [step for step, _ in alarms.beginnings])
                 for run, name, series, again, alarms in zip(
-                    self.runs, distinct_names(self.runs), self.series, submitted_again, self._run_alarms
+                    self.runs, names, self.series, submitted_again, self._run_alarms
                 )
             ],
             "timers": [charts.timers(series) for series in self.series],
@@ -221,11 +223,11 @@ class Feed:
                     gaps |= {f"{r}/{c}/{k}": spans} if spans else {}
         return gaps
 
-    def _alarms(self) -> list[dict]:
+    def _alarms(self, names: list[str]) -> list[dict]:
         several = len(self.runs) > 1
         return [
             alarm | {"where": f"{name}, {alarm['where']}" if several else alarm["where"]}
-            for name, alarms in zip(distinct_names(self.runs), self._run_alarms)
+            for name, alarms in zip(names, self._run_alarms)
             for alarm in alarms.now()
         ]
 
