@@ -719,7 +719,7 @@ from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.rollouts.environments.pool import Environments, Episode
 
 if __name__ == "__main__":
-    pool = Environments({{"mine": {settings(folder, processes=1)!r}}}, "train")
+    pool = Environments({{"mine": {settings(folder, processes=1, timeout=600)!r}}}, "train")
     print(int(pool.step([Episode("mine", 0, ("pid",))])[0].reward), flush=True)
     pool.step([Episode("mine", 0, ("hang",))])
 """

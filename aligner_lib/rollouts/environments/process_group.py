@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from multiprocessing import popen_spawn_posix
 from multiprocessing.context import SpawnContext, SpawnProcess
+from threading import Thread
 
 from aligner_lib.errors import UserError
 
@@ -26,11 +28,12 @@ class GroupLeader(SpawnProcess):
     """A spawned process in a session and a process group of its own.
 
     When the process has ended, its parent kills the rest of the group: the programs that the process has started, except programs
-    in a session of their own.
+    in a session of their own. When the parent was killed, the process kills its group and itself.
     """
 
     def run(self) -> None:
         os.setsid()
+        Thread(target=_end_with_parent, daemon=True).start()
         super().run()
 
     @staticmethod
@@ -42,6 +45,12 @@ class GroupLeaders(SpawnContext):
     """The start method `spawn`, whose processes are GroupLeaders."""
 
     Process = GroupLeader
+
+
+def _end_with_parent() -> None:
+    """Kill this process's group when the parent has ended. A judge's worker would otherwise send its requests to the end."""
+    multiprocessing.parent_process().join()
+    os.killpg(0, signal.SIGKILL)
 
 
 class _GroupPopen(popen_spawn_posix.Popen):
