@@ -69,8 +69,8 @@ class FailedRewards:
             )
         raise RewardsFailedError(
             f"at step {step} no response has had a reward for {self.steps} steps, so the policy learns nothing: "
-            "repair the reward, then start the run again, which continues from its checkpoint; a run whose reward is in a changed "
-            f"file begins anew (exp_manager.resume_if_exists=False) or as a branch; {why}"
+            "repair the reward, then start the run again, which continues from its checkpoint; after a change of the reward's file, "
+            f"`aligner branch RUN --at {step - 1}` continues instead, or exp_manager.resume_if_exists=False begins anew; {why}"
         )
 
 
