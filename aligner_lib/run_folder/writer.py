@@ -266,9 +266,11 @@ class RunWriter:
         self._info |= {name: self._before[name] for name in OF_THE_FIGURES if name in self._before}
 
     def _changed(self) -> dict[str, str]:
-        """The settings that differ from the earlier attempt's, each as `before → now`."""
+        """The settings that differ from the earlier attempt's, each as `before → now`, and the edited files of own code."""
         before, now = flatten(self._before.get("config") or {}), flatten(self._info["config"])
-        return {
+        hashes_before, hashes = self._before.get("hashes") or {}, self._info["hashes"]
+        edited = [name for name in hashes_before.keys() & hashes if hashes_before[name] != hashes[name]]
+        return {name: f"{now.get(name, 'its file')}, edited since then" for name in sorted(edited)} | {
             name: f"{before.get(name)} → {now.get(name)}"
             for name in before | now
             if before and before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"

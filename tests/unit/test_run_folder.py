@@ -343,6 +343,17 @@ def test_a_branch_has_other_functions_from_its_fork_on_and_no_other_model(tmp_pa
     assert RunFolder(tmp_path).info["hashes"] == own
 
 
+def test_a_branch_tells_of_a_function_whose_file_was_edited_since_the_parent_read_it(tmp_path):
+    config = {"functions": {"reward": "mine.py:reward"}}
+    begin(tmp_path, (1, 2, 3), "stopped", hashes={"functions.reward": "f"}, config=config)
+    change_info(tmp_path, parent={"run": "p", "name": "p", "step": 2})
+    with writer(tmp_path, hashes={"functions.reward": "g"}, config=config) as run:
+        run.start(2)
+    info = RunFolder(tmp_path).info
+    assert "functions.reward mine.py:reward, edited since then" in info["message"]
+    assert info["other_settings_at"] == [2]
+
+
 def test_a_branch_that_begins_anew_may_have_another_model_unless_it_was_never_started(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m"})
     change_info(tmp_path, parent={"run": "p", "name": "p", "step": 2})
