@@ -72,8 +72,9 @@ class Environments:
     """The environments of a run by name, for one split. Each environment has `processes` processes and serves as many requests
     at a time.
 
-    Raises UserError for a wrong `use`, wrong `args`, `rewards` that the answer to an empty response lacks, and as `check_locks` does. Workers are spawned,
-    not forked, so they do not inherit torch and its threads. The programs that a worker has started end with the worker.
+    Raises UserError for a wrong `use`, wrong `args`, `rewards` that the answer to an empty response lacks, and as `check_locks`
+    does. Workers are spawned, not forked, so they do not inherit torch and its threads. The programs that a worker has started
+    end with the worker.
     """
 
     def __init__(self, settings: Mapping[str, PoolSettings], split: str):
@@ -224,7 +225,7 @@ class _Pool(ProcessPool):
 
     def __init__(self, *, context: GroupLeaders, **settings: Any):
         super().__init__(context=context, **settings)
-        names = ("handle_worker_expiration", "process_next_message")
+        names = ("handle_worker_expiration", "process_next_message", "stop")
         assert hasattr(self, "_pool_manager") and all(hasattr(PoolManager, name) for name in names), (
             "this version of pebble has other private parts: install the version in requirements.lock"
         )
@@ -232,7 +233,8 @@ class _Pool(ProcessPool):
 
 
 class _PoolManager(PoolManager):
-    """Reads an ended worker's last messages before it blames the task that the worker had last.
+    """Reads an ended worker's last messages before it blames the task that the worker had last, and ends the workers before
+    their locks.
 
     pebble notices an end in one thread and reads the messages in another. Without the last messages, the task before would fail,
     and the task that ended the worker would seem to run until its time limit.
@@ -244,6 +246,11 @@ class _PoolManager(PoolManager):
 
     def handle_worker_expiration(self, expiration: tuple[int, int]) -> None:
         self._ends.append(expiration)
+
+    def stop(self) -> None:
+        # pebble removes the locks first, and a worker that is still starting would print a traceback
+        self.worker_manager.force_stop_workers()
+        super().stop()
 
     def process_next_message(self, timeout: float) -> None:
         while self._ends:
