@@ -171,8 +171,9 @@ def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Ten
     """An estimate of KL(policy ‖ reference) from the sampled token, in nats: float [T], with gradient.
 
     With d = log π − log π_ref: k1 is d, k2 is d²/2, k3 is e^−d − 1 + d. When the policy drew the tokens, k1 and k3 are
-    unbiased estimates of the KL, and only k2's gradient is an unbiased estimate of the KL's gradient. Source: Schulman
-    2020, "Approximating KL divergence".
+    unbiased estimates of the KL. For the next token after a given prefix, only k2's gradient is an unbiased estimate of the
+    KL's gradient. None of the three gradients contains a token's effect on the KL of later tokens; a KL in the reward
+    does. Source: Schulman 2020, "Approximating KL divergence".
     """
     difference = logprobs - reference_logprobs
     if estimator == "k1":

@@ -130,7 +130,7 @@ print(
 # If the chosen answer were always the longer one, a reward model could succeed by counting words. So measure some rules
 # that do not read the text: choose the longer answer, choose the answer of which a larger share of the words stands in the
 # question, choose the answer that ends, and naive Bayes, which counts how often each word occurs in chosen and in rejected answers. A reward
-# model with the accuracy of the best rule has learnt nothing beyond the rule. (With `smoke`, naive Bayes is right on
+# model with the accuracy of the best rule need not have learnt anything beyond the rule. (With `smoke`, naive Bayes is right on
 # all pairs, so a better judge has nothing left to learn there.)
 
 # %%

@@ -224,7 +224,7 @@ curves(
 # weights, for example "names the year: 2 points". The judge decides each criterion alone, which is easier than "which
 # answer is better?", and the points show why a response lost.
 #
-# A model judge has habits that people do not have: it prefers the response in the first place, long responses, and
+# A model judge has habits that are often stronger than people's: it prefers the response in the first place, long responses, and
 # responses in its own style. So ask in both orders and count a changed verdict as a tie, compare responses of similar
 # length, and never let a model judge its own training. Above all, label forty pairs yourself and measure how often the
 # judge agrees with you, before you train on ten thousand of its verdicts. Even a perfect judge does not agree with you

@@ -205,7 +205,8 @@ shifted = train(without_baseline, shift=5.0)
 draw_trainings(rewards_from_0_to_1=plain, rewards_from_5_to_6=shifted)
 
 # %% [markdown]
-# With rewards from 5 to 6, *every* drawn response becomes much likelier, the bad ones included. Some trainings therefore
+# With rewards from 5 to 6, *every* drawn response is pushed up strongly, whether it is good or bad, and the responses that
+# were drawn more often win. Some trainings therefore
 # end with a bad response that happened to be drawn early, and hardly ever draw a better one. On average the estimate is
 # still right, but its **variance** is far larger.
 

@@ -757,9 +757,10 @@ show_completions(Recording("ppo-titles", speed=float("inf")), n=6, sort="random"
 #
 # Rejected answers with titles were not enough. Some prompts of that sample asked for a title, so some chosen answers had
 # one, and the reward model of one training seed of four still paid 0.26 for a title that nobody asked for. At a KL
-# coefficient of 0.05, PPO found this after six steps, and in the last step 0.46 of the training answers had such a title.
-# At 0.1, from the same SFT policy and reward model, no answer of the last step had one: the KL penalty makes improbable
-# texts expensive, and most hacks are improbable. Now no prompt asks for a title either, so among the pairs with correct labels
+# coefficient of 0.05, one of two runs that differ in rounding alone found this after six steps, and in its last step 0.46
+# of the training answers had such a title. At 0.1, from the same SFT policy and reward model, no answer of the last step had
+# one, in either of two runs. A KL penalty makes improbable texts expensive, and most hacks are improbable, but so few runs
+# cannot show that the coefficient made the difference. Now no prompt asks for a title either, so among the pairs with correct labels
 # only rejected answers have one.
 
 # %% [markdown]
@@ -1021,12 +1022,14 @@ plt.show()
 #
 # The runs with the high learning rate are **over-optimised**, with and without the penalty: a penalty of 0.03 per nat
 # cannot hold a policy that takes such large steps. After four steps, the first of the two runs wrote hardly more than
-# the stop token. After eight steps, the two runs have the highest rewards of all runs. But according to the program,
-# they are hardly better than the original run after sixteen steps, at about three times its KL.
+# the stop token. After eight steps, the two runs have the highest rewards of all runs, at about three times the KL of the
+# original run after sixteen steps. Their answers obey about as often as the original run's. But an answer is good only if
+# it also has words of its own: 0.02 and 0.03 of their answers are good, compared with 0.23 for the original run after
+# sixteen steps and 0.25 before the training.
 #
 # How did the rewards rise? The policies repeat their instruction: "Your last sentence must be a question." The reward model likes answers that mention the instruction, and has never seen an answer that
-# does only so. Even the program is sometimes satisfied, because the program checks the form and not whether the answer
-# helps. No single number is enough. Read the samples.
+# does only so. An echo can even obey, as the chart on the right shows: this check reads the form of an answer and not its
+# words. No single number is enough. Read the samples.
 
 # %% [markdown]
 # ## What you learnt

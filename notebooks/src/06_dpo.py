@@ -37,7 +37,8 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 #
 # $$ r(x, y) = \beta \log \frac{\pi(y|x)}{\pi_{ref}(y|x)} $$
 #
-# up to a term that is equal for all answers to a prompt. (Here $x$ is a prompt and $y$ an answer; 04b had a single prompt,
+# up to a term that is equal for all answers to a prompt. A pair has a single prompt, so the term cancels in the difference of
+# its two rewards. (Here $x$ is a prompt and $y$ an answer; 04b had a single prompt,
 # and wrote $x$ for a response. The sign $\propto$ means "up to a constant factor".) Direct preference optimisation (DPO) inserts the implicit
 # reward into the loss of the reward model, $-\log \sigma(r_c - r_r)$, where $\sigma$ is the sigmoid, and $r_c$ and $r_r$ are
 # the rewards of the chosen and of the rejected answer. So the policy is its own reward model.
@@ -175,8 +176,9 @@ for difference in (-40.0, -10.0, 0.0, 10.0, 40.0):
 # %% [markdown]
 # The columns are $\beta = 0.05$, 0.1 and 0.5. A pair that the policy gets wrong by far keeps nearly the full weight, and a
 # pair that the policy gets right by far has almost no weight left. With a large $\beta$, a difference of 10 nats is enough and the
-# policy stays near its reference. With a small $\beta$, the pair pulls on. So $\beta$ limits the distance to the
-# reference here as the KL coefficient does in PPO.
+# policy moves little in the same number of steps. With a small $\beta$, the pair pulls on. But unlike the KL coefficient
+# of PPO, $\beta$ sets no limit: the weight of a pair is never 0, so with pairs that never contradict each other the loss
+# falls for as long as the differences grow. The number of steps, the learning rate and contradicting pairs stop the policy.
 
 # %%
 await monitor
@@ -316,9 +318,9 @@ lab.record("06", {"dpo": figures})
 # pairs, and the best simple rule on {{laptop.rm.best_baseline}}. With 192 steps, four times the learning rate, $\beta = 0.05$ and
 # `model.dpo.sft_loss_weight=0.2` (`python notebooks/record.py --long`), DPO raised the share of good answers to the 256 prompts of notebook 05 from {{long_1234.dpo.good_sft}} to {{long_1234.dpo.good_dpo}} with seed 1234,
 # from {{long_1.dpo.good_sft}} to {{long_1.dpo.good_dpo}} with seed 1, and from {{long_2.dpo.good_sft}} to
-# {{long_2.dpo.good_dpo}} with seed 2. After 32 steps with seed 1, DPO had 0.86 of the held-out pairs in the right order,
-# and the mean reward rose from 0.30 to 0.64, but the share of good answers stayed at 0.36. A policy learns the
-# order of pairs long before it writes better answers.
+# {{long_2.dpo.good_dpo}} with seed 2. A separate run of 32 steps with seed 1 had 0.86 of the held-out pairs in the right order,
+# and its mean reward rose from 0.30 to 0.64, but the share of good answers stayed at 0.36. This run learnt the
+# order of pairs before it wrote better answers.
 #
 # Notebook 08 compares the answers of all policies. Ask the policies now:
 

@@ -326,8 +326,10 @@ for name, estimate in zip(("k1", "k2", "k3"), kl_check.function(logprobs[tokens]
 # KL also pulls the policy back.
 #
 # A penalty in the *reward*, as in PPO, may use $k_1$. A reward is not differentiated: it weights $\nabla \log \pi$ of the
-# drawn token, and $d\, \nabla \log \pi$ is the gradient of $k_2$ above. A penalty in the *loss* may not use $k_1$. The
-# library's docstring names the estimate with the right gradient.
+# drawn token, and $d\, \nabla \log \pi$ is the gradient of $k_2$ above. A penalty in the *loss* may not use $k_1$.
+# All this holds for a single token. In a longer response, a token also changes which tokens follow, and so their KL. A
+# penalty in the reward charges a token for the later tokens, too; a penalty in the loss leaves this part out, with every
+# estimate. The library's docstring names the estimate with the right gradient for a single token.
 
 # %%
 from aligner_lib.algorithms.policy_gradient import kl_loss
@@ -578,8 +580,8 @@ show_completions(forms, n=6, sort="reward", split="validation")
 #
 # A token that the teacher finds likelier than the student does becomes likelier. The mean of $-A_t$ over the student's
 # responses estimates $\mathrm{KL}(\pi \,\|\, \pi_{\text{teacher}})$, so the update reduces this KL. Every token has
-# feedback of its own, so far fewer responses are needed than with a reward. The limits: the student becomes at best as
-# good as the teacher, and both need the same tokenizer. The trainer that you used in this notebook has the objective as
+# feedback of its own, so far fewer responses are needed than with a reward. The limits: the best policy for this objective
+# is the teacher itself, and both need the same tokenizer. The trainer that you used in this notebook has the objective as
 # a switch: `model.grpo.objective=distill` with `model.grpo.teacher.restore_from_path`.
 
 # %% [markdown]

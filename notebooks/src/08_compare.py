@@ -150,10 +150,11 @@ print(evaluation.conclusion)
 # %% [markdown]
 # ### How to read the table
 #
-# - **In brackets** is a 95 % interval: in 95 of 100 draws of the prompts, the interval contains the true figure. Two intervals that overlap widely
-#   cannot separate two policies, however far apart the means are. More answers to a prompt give a more precise figure
+# - **In brackets** is a 95 % interval: in 95 of 100 draws of the prompts, the interval contains the true figure. Two policies
+#   may differ although their intervals overlap: the interval of the gain decides. More answers to a prompt give a more precise figure
 #   for the same prompt, but only more prompts give a more precise figure for prompts in general.
-# - **gain** compares prompt by prompt, so a gain is more precise than the difference of two means.
+# - **gain** compares prompt by prompt. Where prompts that are easy for one policy are easy for the other, a gain is more
+#   precise than the difference of two means.
 # - **win rate** is the share of prompts where the policy's answer scores higher than SFT's. Judges prefer long answers,
 #   so **win rate at equal length** uses a regression to remove the effect of length ([Dubois et al.
 #   2024](https://arxiv.org/abs/2404.04475)). The table says *not identifiable* where no regression can separate the

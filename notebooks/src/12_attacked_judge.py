@@ -241,8 +241,9 @@ curves(
 )
 
 # %% [markdown]
-# In the recorded run, the mended judge starts with a reward of 0.12, because it asks for more, and ends with 0.28. Twice as
-# many answers are good as with the first judge, 0.25, in the same number of steps. A single hack is left: at the last step, five
+# In the recorded run, the mended judge starts with a reward of 0.12, because it asks for more, and ends with 0.28. In the same
+# number of steps, 0.25 of the answers are good, compared with 0.12 with the first judge. On 64 prompts the difference,
+# −0.01 to 0.25, may be chance. The gain over the SFT policy, 0.19 (0.07 to 0.29), is shown. A single hack is left: at the last step, five
 # of the seventeen paid answers have one word of the topic or none. The reward rises more slowly, and it rises for the task.
 
 # %% [markdown]

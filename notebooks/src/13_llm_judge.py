@@ -292,7 +292,7 @@ PolicyComparison("forty answers; 95 % intervals in brackets", figures)
 # At the threshold 0.5 the judge says yes to 37 of the forty answers, and kappa is −0.05. The scores lie between 0.40 and
 # 0.73, so the threshold decides nearly everything. At the median, kappa is 0.10.
 #
-# The number of words says nothing about good answers here (AUC 0.44, 0.27 to 0.63). The gold program agrees with the
+# No connection between the number of words and good answers is shown (AUC 0.44, 0.27 to 0.63). The gold program agrees with the
 # reader on 35 of the forty answers and has a kappa of 0.75 (0.46 to 0.90). So the task can be judged, and this judge
 # cannot do it. To halve an interval, label four times as many answers.
 #
@@ -422,9 +422,9 @@ else:
 
 # %% [markdown]
 # The appended sentence changed the score of our live judge by 0.008 (−0.002 to 0.019), so no effect is shown. In the recorded
-# verdicts, the correlation is −0.23: this judge gives *short* answers the higher scores. The AUC is 0.62 over
+# verdicts, the correlation is −0.23 (−0.51 to 0.09): this judge may give *short* answers the higher scores. The AUC is 0.62 over
 # all pairs and 0.62 over the 85 pairs of like length, so length explains none of the agreement with the reader. But a
-# taste that does no harm among forty ordinary answers can do harm as soon as a policy searches for it. Remember the minus
+# taste that forty ordinary answers cannot show can do harm as soon as a policy searches for it. Remember the minus
 # sign.
 #
 # ## May a policy train on this judge?
@@ -456,8 +456,8 @@ print("right within a prompt:", right_within_prompts(recorded, 1, 3))
 #
 # The run starts from the SFT policy. Each step draws eight answers to each of four prompts, and the judge reads them with
 # the rubric: 64 requests. As in notebook 07, the objective is Dr. GRPO without a KL penalty, and the advantages are
-# divided by the deviation of the group. Here the scores within a group differ by a few hundredths. The division gives every group
-# the same weight, whatever the spread of its scores. (Adam's steps are about as large without the division.) The learning rate is twice as high as in notebook 07. By default a recorded run plays, whose twelve
+# divided by the deviation of the group. Here the scores within a group differ by a few hundredths. The division removes the unit of the
+# scores: a group whose scores differ by hundredths counts like a group whose scores differ by ones. (Adam's steps are about as large without the division.) The learning rate is twice as high as in notebook 07. By default a recorded run plays, whose twelve
 # steps took 26 minutes beside other programs. With `exercise = "live"`, your policy trains on the
 # judge, and `judge` must be `"live"` or a URL.
 

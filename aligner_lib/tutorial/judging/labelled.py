@@ -16,7 +16,7 @@ ANSWERS = 40
 PAIRS = 40
 SEED = 13
 PADDING = " I hope that this answer is helpful, and I am happy to tell you more."
-"""A sentence that adds length and nothing else."""
+"""A sentence that adds length and no information. A careful judge lowers the score, because nobody asked for the sentence."""
 
 
 class LabelledAnswer(NamedTuple):
