@@ -9,11 +9,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import imports, ours
+from benchmarks import ours
 from benchmarks.contest import Contestant, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison
@@ -53,25 +54,10 @@ def main() -> None:
 
 
 def _run(name: str, setting: Setting, say) -> Result:
-    if name == "imports":
-        return imports.measure(setting.repeats, say)
-    if name == "monitor":
-        from benchmarks import monitor
-
-        return monitor.measure(setting.folder, say)
-    if name == "disk":
-        from benchmarks import disk
-
-        return disk.measure(setting, setting.repeats, say)
-    if name == "ppo":
-        from benchmarks import ppo
-
-        return ppo.measure(setting, say)
-    if name == "remote-critic":
-        from benchmarks import remote_critic
-
-        return remote_critic.measure(setting, say)
-    return COMPARISONS[name](setting, say)
+    if name in COMPARISONS:
+        return COMPARISONS[name](setting, say)
+    # a module only when it is measured: most of them import torch
+    return import_module(f"benchmarks.{name.replace('-', '_')}").measure(setting, say)
 
 
 def _sft(setting: Setting, say) -> Comparison:
@@ -81,7 +67,9 @@ def _sft(setting: Setting, say) -> Comparison:
         Contestant("Aligner Lab", "length-grouped in the global batch, logits of answers only", ours.sft),
         Contestant("TRL SFTTrainer", "loss on completions, sampler as it comes", theirs.trl_sft),
         Contestant(
-            "TRL SFTTrainer", "… and train_sampling_strategy=batch_rebalance", theirs.trl_sft_rebalanced
+            "TRL SFTTrainer",
+            "… and train_sampling_strategy=batch_rebalance",
+            partial(theirs.trl_sft, sampling="batch_rebalance"),
         ),
         Contestant("transformers", "plain loop, padded in order of arrival", theirs.plain_sft),
     ]

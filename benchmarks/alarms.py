@@ -11,7 +11,6 @@ second call judges the same runs by today's rules. Duration: a quarter of an hou
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import shutil
@@ -30,6 +29,7 @@ from aligner_lib.run_folder.reader import RunFolder, without_paths
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
 from aligner_lib.tutorial.hunt.faults import FAULTS
+from benchmarks.options import documented_parser
 from cluster import JobFailed
 from widgets.recordings.recording_file import KEPT, PACKED
 
@@ -387,9 +387,7 @@ def _short(value: float) -> float:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("alarms", __doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/alarms"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pack", type=Path)

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.jobs import step_records
 from benchmarks.kept import described_run
 from benchmarks.options import documented_parser
 from cluster.cores import SPIN_COUNT
@@ -72,10 +73,7 @@ def finish(job: subprocess.Popen, name: str) -> None:
 
 def step_seconds(lab: Workspace, name: str) -> float:
     """The median step of a finished run."""
-    seconds = [
-        record["timers/step_time"] for record in lab.run(name).metrics() if "timers/step_time" in record
-    ]
-    return median(seconds[WARM_UP:])
+    return median(record["timers/step_time"] for record in step_records(lab.run(name), WARM_UP))
 
 
 def measure_steps(lab: Workspace, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:

@@ -8,7 +8,6 @@ Each row draws data like a policy's answers, whose true figure is known, and cou
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from math import isnan
 from statistics import NormalDist
@@ -25,6 +24,7 @@ from aligner_lib.tutorial.comparison.statistics import (
     share,
     share_gain,
 )
+from benchmarks.options import documented_parser
 
 SIZES = (4, 8, 32, 128)
 Draw = Callable[[Generator, int], tuple[Estimate, float]]  # number of prompts n → the estimate, and the truth
@@ -164,9 +164,7 @@ def table(repetitions: int) -> str:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("coverage", __doc__)
     parser.add_argument("--repetitions", type=int, default=2000)
     print(table(parser.parse_args().repetitions))
 

@@ -17,10 +17,12 @@ FORMAT, SAVE = f"format {PAIRS:,} pairs", "save a checkpoint of SmolLM2-135M wit
 AIMS = {FORMAT: 8.0, SAVE: 5.0}
 
 
-def measure(setting: Setting, repeats: int, say: Callable[[str], None] = print) -> WaitTimes:
+def measure(setting: Setting, say: Callable[[str], None] = print) -> WaitTimes:
     seconds = {
-        FORMAT: _times(_formatting(setting.folder), repeats),
-        SAVE: _times(_saving(setting.folder), repeats, lambda: shutil.rmtree(setting.folder / CHECKPOINT)),
+        FORMAT: _times(_formatting(setting.folder), setting.repeats),
+        SAVE: _times(
+            _saving(setting.folder), setting.repeats, lambda: shutil.rmtree(setting.folder / CHECKPOINT)
+        ),
     }
     for what, runs in seconds.items():
         say(f"disk: {min(runs):.2f} s: {what}")

@@ -23,6 +23,7 @@ from aligner_lib.run_folder.exporters.services import SERVICES, lacking
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial import Workspace
+from benchmarks.options import documented_parser
 
 SENT_WITHIN = 120.0  # seconds after a run's end
 
@@ -99,9 +100,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("exporters", __doc__)
     parser.add_argument("--profile", default="smoke")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--pairs", type=int, default=3)

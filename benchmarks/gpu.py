@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +43,7 @@ from aligner_lib.models.stream import write_store
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.engines import common_share
+from benchmarks.jobs import run, step_records
 from benchmarks.kept import described_run
 from benchmarks.options import documented_parser, some_of
 from cluster.sizing import MODELS, Parallelism, memory, step_flops
@@ -91,23 +91,6 @@ class StepSpeed:
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def run(
-    lab: Workspace, kind: str, name: str, settings: dict, environment: dict[str, str] | None = None
-) -> RunFolder:
-    """Run a job to its end, in its own process. Ends the program when the job fails."""
-    [command] = lab.commands(kind, name, **settings).values()
-    log = lab.out / f"{name}.log"
-    if code := execute(command, log, environment or {}):
-        sys.exit(f"{name} ended with {code}:\n" + log.read_text(errors="replace")[-3000:])
-    return lab.run(name)
-
-
-def execute(command: list[str], log: Path, environment: dict[str, str]) -> int:
-    """Run a command with its output in the log. Returns the exit code."""
-    with log.open("wb") as output:
-        return subprocess.run(command, stdout=output, stderr=output, env=os.environ | environment).returncode
-
-
 def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
     """The settings of a job of a few steps."""
     settings = {f"trainer.{kind}.max_steps": steps, f"trainer.{kind}.val_check_interval": steps}
@@ -120,10 +103,10 @@ def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
 
 def speed_of(kind: str, precision: str, folder: RunFolder) -> StepSpeed:
     """A run's speed without its warm-up."""
-    steps = [record for record in folder.metrics() if "timers/step_time" in record][WARM_UP:]
-    tokens = [record.get("train_rollouts/tokens") or record["train/tokens"] for record in steps]
-    peaks = [record["memory/peak"] for record in steps if "memory/peak" in record]
-    seconds = median(record["timers/step_time"] for record in steps)
+    records = step_records(folder, WARM_UP)
+    tokens = [record.get("train_rollouts/tokens") or record["train/tokens"] for record in records]
+    peaks = [record["memory/peak"] for record in records if "memory/peak" in record]
+    seconds = median(record["timers/step_time"] for record in records)
     return StepSpeed(kind, precision, seconds, sum(tokens) / len(tokens), max(peaks, default=None))
 
 

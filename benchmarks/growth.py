@@ -32,6 +32,8 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
+import psutil
+
 from benchmarks.kept import RESULTS, described_run
 from benchmarks.options import documented_parser, some_of
 
@@ -221,17 +223,11 @@ def measure(work: Work, folder: Path) -> tuple[float, float]:
     return sum(seconds for seconds, _ in costs), sum(size for _, size in costs) / GIB
 
 
-def available_gib() -> float:
-    """The memory that the machine has free."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable"))
-
-
 def points_of(quantity: str, options: argparse.Namespace, folder: Path) -> list[Point]:
     """The measured points of a quantity."""
     points = []
     for size, work in works(quantity, options).items():
-        room = min(options.memory, 0.8 * available_gib())
+        room = min(options.memory, 0.8 * psutil.virtual_memory().available / GIB)
         if work.least_gib > room:
             print(
                 f"{quantity} {size:,}: left out, it needs {work.least_gib:.1f} GiB of {room:.1f}", flush=True

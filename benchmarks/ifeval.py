@@ -27,6 +27,7 @@ from pathlib import Path
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import mean_interval, share, share_gain
 from benchmarks.kept import described_run
+from benchmarks.options import documented_parser
 
 CHECK = """
 import json, sys
@@ -236,11 +237,7 @@ def _lines(file: Path) -> list[dict]:
 
 
 def _parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ifeval",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = documented_parser("ifeval", __doc__)
     parser.add_argument("prompts", type=Path, metavar="PROMPTS")
     parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
     parser.add_argument("--checkers", required=True, metavar="PYTHON")

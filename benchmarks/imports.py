@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.measure import WaitTimes
+from benchmarks.setting import Setting
 
 TIMED = "import sys, time\nstarted = time.perf_counter()\n{}\nprint(time.perf_counter() - started)"
 # code: time limit in seconds, by the wall clock
@@ -21,8 +22,8 @@ AIMS = {
 }
 
 
-def measure(repeats: int = 3, say: Callable[[str], None] = print) -> WaitTimes:
-    seconds = {code: [_seconds_of(code) for _ in range(repeats)] for code in AIMS}
+def measure(setting: Setting, say: Callable[[str], None] = print) -> WaitTimes:
+    seconds = {code: [_seconds_of(code) for _ in range(setting.repeats)] for code in AIMS}
     for code, runs in seconds.items():
         say(f"imports: {min(runs):.2f} s: {code}")
     return WaitTimes("imports", seconds, AIMS)

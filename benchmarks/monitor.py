@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import WaitTimes
+from benchmarks.setting import Setting
 
 TESTS = Path(__file__).parents[1] / "tests"
-MILLION = 1_000_000
 RECORD, ATTACH = "a record's way to the browser (median of 20)", "attach to a million records"
 AIMS = {RECORD: 1.0, ATTACH: 3.0}
 RECORDS_A_SECOND = 4
@@ -21,10 +21,13 @@ ATTACHING = (
 )
 
 
-def measure(folder: Path, say: Callable[[str], None] = print) -> WaitTimes:
+def measure(setting: Setting, say: Callable[[str], None] = print) -> WaitTimes:
     # tests/browser has JupyterLab in a browser, tests/widgets a fake trainer
     sys.path[:0] = [str(TESTS / name) for name in ("browser", "widgets")]
-    seconds = {RECORD: [statistics.median(_delays(folder))], ATTACH: [_attaching(folder / "long")]}
+    seconds = {
+        RECORD: [statistics.median(_delays(setting.folder))],
+        ATTACH: [_attaching(setting.folder / "long")],
+    }
     for what, runs in seconds.items():
         say(f"monitor: {min(runs):.2f} s: {what}")
     return WaitTimes("monitor", seconds, AIMS)

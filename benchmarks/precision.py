@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from functools import partial
@@ -28,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.jobs import run, step_records
 from benchmarks.kept import described_run
 from benchmarks.options import documented_parser, some_of
 
@@ -65,26 +64,19 @@ def settings_of(lab: Workspace, kind: str, precision: str, steps: int) -> dict[s
     return settings
 
 
-def run(lab: Workspace, kind: str, precision: str, name: str, steps: int) -> list[Step]:
+def timed_steps(lab: Workspace, kind: str, precision: str, name: str, steps: int) -> list[Step]:
     """The steps of a job, without the first step. Ends the program when the job fails."""
-    [command] = lab.commands(kind, name, **settings_of(lab, kind, precision, steps)).values()
-    log = lab.out / f"{name}.log"
-    with log.open("wb") as output:
-        job = subprocess.run(command, stdout=output, stderr=output, env=os.environ | ONE_THREAD)
-    if job.returncode:
-        sys.exit(f"{name} ended with {job.returncode}; see {log}")
-    folder = lab.run(name)
+    folder = run(lab, kind, name, settings_of(lab, kind, precision, steps), ONE_THREAD)
     computed = folder.info["precision"]
     if computed != precision:
         sys.exit(f"{name} computed in {computed}: this processor has no units for {precision}")
-    records = [record for record in folder.metrics() if "timers/step_time" in record]
     return [
         Step(
             record["timers/step_time"] - record["timers/processor_wait"],
             record.get("train_rollouts/tokens") or record["train/tokens"],
             record.get("train_rollouts/rewards", record.get("train/loss")),
         )
-        for record in records[WARM_UP:]
+        for record in step_records(folder, WARM_UP)
     ]
 
 
@@ -96,7 +88,7 @@ def compare(lab: Workspace, kind: str, options: argparse.Namespace) -> dict[str,
             # The first jobs have the names from which later kinds start.
             first = repeat == 0 and precision == PRECISIONS[0]
             name = kind if first else f"{kind}-{precision}-{repeat}"
-            jobs[precision].append(run(lab, kind, precision, name, options.steps))
+            jobs[precision].append(timed_steps(lab, kind, precision, name, options.steps))
             print(f"{name}: {median(step.seconds for step in jobs[precision][-1]):.2f} s a step", flush=True)
     return jobs
 

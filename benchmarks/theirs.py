@@ -39,10 +39,6 @@ def trl_sft(setting: Setting, connection, sampling: str = "sequential") -> None:
     _train(trainer, Rounds(setting, connection), ordered=sampling == "sequential")
 
 
-def trl_sft_rebalanced(setting: Setting, connection) -> None:
-    trl_sft(setting, connection, "batch_rebalance")
-
-
 def trl_reward(setting: Setting, connection, **options) -> None:
     """TRL's RewardTrainer on the same token ids. options: of its config."""
     from datasets import Dataset

@@ -15,7 +15,6 @@ The verdict on a faulty run is `right` when only the planted cause fits, `severa
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 from aligner_lib.run_folder.explain import Explanation, explain
 from aligner_lib.tutorial import Workspace
 from benchmarks.alarms import STEPS, carry_out, judged_by, pack, reward_short, train_starting_points
+from benchmarks.options import documented_parser
 from widgets.recordings.recording_file import PACKED
 
 SEED = 5  # the ranges of the checks were not chosen on runs with this seed
@@ -344,9 +344,7 @@ def table(rows: list[tuple[Planted, Explanation]]) -> str:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = documented_parser("unseen_faults", __doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/unseen"))
     parser.add_argument("--only", choices=("seen", "held-out"))
     parser.add_argument("--train", action="store_true", help="only train; say nothing of the runs")

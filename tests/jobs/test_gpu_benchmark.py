@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import gpu, jobs
 
 
 def compared_figures(tmp_path, monkeypatch, *losses_on_device: float) -> list[dict]:
@@ -21,7 +21,7 @@ def compared_figures(tmp_path, monkeypatch, *losses_on_device: float) -> list[di
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
         return 0
 
-    monkeypatch.setattr(gpu, "execute", execute)
+    monkeypatch.setattr(jobs, "execute", execute)
     gpu.main(gpu.parse(["--only", "figures", "--kinds", "sft", "--quick", "--out", str(tmp_path)]))
     report = json.loads((tmp_path / "gpu.json").read_text())
     assert report["command"].startswith("python -m benchmarks.gpu --only figures --kinds sft ")
