@@ -52,13 +52,10 @@ def first_place(pattern: str) -> tuple[str, str] | None:
         text = source.read_text(encoding="utf-8")
         cells = [cell for cell in re.split(r"(?m)^# %%", text) if cell.startswith(" [markdown]")]
         prose = re.sub(r"(?m)^# ?", "", "\n".join(cell.partition("\n")[2] for cell in cells))
-        if (match := re.search(pattern, re.sub(r"(?<=\S)\n(?=\S)", " ", prose))) is None:
-            continue
-        before = re.sub(r"(?<=\S)\n(?=\S)", " ", prose)
-        headings = [
-            line for line in re.finditer(r"(?m)^#+ ([^\n]+)", before) if line.start() <= match.start()
-        ]
-        return source.stem, headings[-1][1]
+        prose = re.sub(r"(?<=\S)\n(?=\S)", " ", prose)
+        if match := re.search(pattern, prose):
+            headings = re.finditer(r"(?m)^#+ ([^\n]+)", prose)
+            return source.stem, [line[1] for line in headings if line.start() <= match.start()][-1]
     return None
 
 

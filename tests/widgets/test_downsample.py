@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_js import fold
 
-from widgets.runs.downsample import bucket_size, closed_points, downsample, fold
+from widgets.runs.downsample import bucket_size, closed_points, downsample
 from widgets.runs.smooth import smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=100)

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 from run_folders import write_run
+from wire_js import fold
 
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.frontend.wire import finite, unpack
 from widgets.runs import feed as feed_module
-from widgets.runs.downsample import fold
 from widgets.runs.feed import Feed, open_feed
 
 

@@ -20,7 +20,8 @@ from cluster import processes, record
 from widgets import JobPanel, Monitor
 from widgets.figures.static_figure import LivePicture
 from widgets.frontend.wire import unpack
-from widgets.runs.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
+from widgets.runs.following import keep_looking
+from widgets.runs.waiting import RunFailed, RunLost, until_over, verdict
 
 
 def attempt(run: RunFolder, end: str, steps: int = 0) -> None:

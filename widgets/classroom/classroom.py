@@ -19,10 +19,10 @@ from aligner_lib.run_folder.files import UnreadableFileError, read_object
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import STALE_SECONDS, DamagedRunError, RunFolder, find_runs
 from widgets.frontend.table import Table, Tabled
-from widgets.frontend.widget import Widget, script
+from widgets.frontend.widget import script
 from widgets.frontend.wire import finite
 from widgets.recordings.recording_file import without_places
-from widgets.runs import waiting
+from widgets.runs.following import Following
 
 POLL_SECONDS = 1.0
 BYTES_OF_A_POLL = 4 << 20
@@ -347,7 +347,7 @@ class Followed:
             yield self.seats[path]
 
 
-class Classroom(Tabled, Widget):
+class Classroom(Tabled, Following):
     """All participants' runs, steps, alarms, exercises and quizzes, read from a shared folder every second.
 
     folder: the folder with the workspaces of all participants (`out` of the notebooks, or the parent folder of `out`).
@@ -363,8 +363,7 @@ class Classroom(Tabled, Widget):
         self._lock = threading.RLock()
         super().__init__()
         self.refresh()
-        self._closed = threading.Event()
-        threading.Thread(target=self._follow, name="Classroom", daemon=True).start()
+        self.follow(POLL_SECONDS, self.refresh)
 
     @property
     def rows(self) -> list[dict]:
@@ -404,14 +403,6 @@ class Classroom(Tabled, Widget):
         return Table(
             f"{len(rows)} seats", ["seat", "run", "status", "step", "alarms", "exercises", "attack"], rows
         )
-
-    def _follow(self) -> None:
-        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
-
-    def close(self) -> None:
-        """Stop reading the seats."""
-        self._closed.set()
-        super().close()
 
     def __repr__(self) -> str:
         return f"Classroom of {len(self.rows)} seats in {self._followed.folder}"

@@ -11,19 +11,20 @@ from data.gold import judge_all
 from widgets.recordings.recording_file import find, read
 
 COLUMNS = "question", "before training", "before PPO", "after PPO"
+SHOWN = 3  # prompts
 
 
 class BeforeAfter:
     """The policy's answers at step 0 and after the last step, for the first held-out prompts of a recording.
 
     name: a recording of a run with validations. live: a function of a question that returns the answer of a local model, such
-    as the untrained model; None: no such column. most: the number of prompts. The prompts are the first of the recording, and
-    are not selected by quality.
+    as the untrained model; None: no such column. The prompts are the first of the recording, and are not selected by
+    quality.
     Raises ValueError for a recording without validations of the same prompts at step 0 and later, and for prompts that the program of
     data/gold.py can't judge.
     """
 
-    def __init__(self, name: str, live: Callable[[str], str] | None = None, most: int = 3):
+    def __init__(self, name: str, live: Callable[[str], str] | None = None):
         validation = [record for record in read(find(name)).rollouts if record["split"] == "validation"]
         steps = sorted({record["step"] for record in validation})
         if len(steps) < 2:
@@ -44,7 +45,7 @@ class BeforeAfter:
         texts = [question(before["prompt"]) for before, _ in self.pairs]
         self.good = [_judged(texts, side) for side in zip(*self.pairs)]
         """Whether each answer is good (data/gold.py): a list for the answers before training, and a list for those after."""
-        self.shown = list(zip(texts, *zip(*self.pairs), *self.good))[:most]
+        self.shown = list(zip(texts, *zip(*self.pairs), *self.good))[:SHOWN]
         self.live = answers_of(live or (lambda _: ""), [text for text, *_ in self.shown])
 
     def _repr_html_(self) -> str:

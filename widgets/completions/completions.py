@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +13,7 @@ from widgets.completions.paged import Paged, of_query, window
 from widgets.completions.tables import table_of
 from widgets.frontend.table import Table
 from widgets.frontend.widget import script
-from widgets.runs import waiting
+from widgets.runs.following import Following
 from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import as_run
 
@@ -223,7 +222,7 @@ class CompletionPages:
         return {name: other.get(name) for name in (*SHOWN_BESIDE, "tokens", "weights") if name in other}
 
 
-class Completions(Paged):
+class Completions(Paged, Following):
     """Prompt, response, reward, KL and length of every rollout of a run, during or after training.
 
     run: a run folder (path or RunFolder) or a Recording. reference: another run, whose response to the same prompt is shown
@@ -237,8 +236,7 @@ class Completions(Paged):
         self._pages = CompletionPages(run, reference)
         self.run = self._pages.run
         super().__init__()
-        self._closed = threading.Event()
-        threading.Thread(target=self._follow, name="Completions", daemon=True).start()
+        self.follow(POLL_SECONDS, self.refresh)
 
     def find(self, query: dict) -> dict:
         """The page of rollouts for a query from the browser."""
@@ -249,20 +247,12 @@ class Completions(Paged):
         rows = [response for row in self.page["rows"] for response in row.get("members", [row])]
         return table_of(rows, f"{self.run.name}, step {self.page['step']}: {self.caption}")
 
-    def _follow(self) -> None:
-        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
-
     def refresh(self) -> None:
         """Read new rollouts now. The widget also calls `refresh` every second."""
         with self._lock:
             news = self._pages.poll()
         if news:
             self.answer()
-
-    def close(self) -> None:
-        """Stop following the run."""
-        self._closed.set()
-        super().close()
 
 
 def _nearest(steps: list[int], chosen_step: int | None) -> int | None:

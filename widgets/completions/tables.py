@@ -16,6 +16,7 @@ ORDERS: dict[str, tuple[str, int]] = {
     "length": ("length", -1),
     "": ("", 1),
 }
+MOST_CHARACTERS = 600  # of a response, and of each turn of a prompt
 
 
 def show_completions(
@@ -25,13 +26,11 @@ def show_completions(
     n: int = 6,
     sort: str = "",
     split: str | None = None,
-    most_characters: int = 600,
 ) -> Table:
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
     step: None for the last step with rollouts. sort: `reward` (highest first), `worst`, `kl`, `length`, `random` (with a fixed
     seed), or "" for the order in the file. split: `train`, `validation`, or "" for both; None: validation if the step has any.
-    most_characters: the length to which responses and the turns of a prompt are cut.
     Raises ValueError for a step without rollouts, and for an unknown order.
     """
     if split is None:
@@ -42,14 +41,14 @@ def show_completions(
     name = _name(run)
     prompts = f", prompts of {split}" if split else ""
     caption = f"{name}, step {records[0]['step']}{prompts}" if records else f"{name}: no completions"
-    return table_of(records, caption, most_characters)
+    return table_of(records, caption)
 
 
-def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
+def table_of(records: list[dict], caption: str) -> Table:
     """A table of rollout records. A field that no record has, such as the KL in a validation, gets no column."""
     columns = {
-        "prompt": [PromptCell(record["prompt"], most_characters) for record in records],
-        "response": [shortened(record["response"], most_characters) for record in records],
+        "prompt": [PromptCell(record["prompt"], MOST_CHARACTERS) for record in records],
+        "response": [shortened(record["response"], MOST_CHARACTERS) for record in records],
         "reward": [reward_of(record) for record in records],
         "advantage": [record.get("advantage") for record in records],
         "KL": [record.get("kl") for record in records],
@@ -63,9 +62,7 @@ def table_of(records: list[dict], caption: str, most_characters: int = 600) -> T
     return Table(caption, list(columns), [list(row) for row in zip(*columns.values())])
 
 
-def compare_completions(
-    a, b, *, step: int | None = None, n: int = 6, sort: str = "", most_characters: int = 600
-) -> Table:
+def compare_completions(a, b, *, step: int | None = None, n: int = 6, sort: str = "") -> Table:
     """A table of the responses of two runs to the same prompts, side by side, with their rewards.
 
     step: of both runs; None: the last step of each run. sort: as in `show_completions`, by the records of b; or `gain`, the
@@ -81,11 +78,11 @@ def compare_completions(
         order = _order(sort)
         pairs.sort(key=lambda pair: order(pair[1]))
     rows = [
-        [PromptCell(x["prompt"], most_characters)]
+        [PromptCell(x["prompt"], MOST_CHARACTERS)]
         + [
             cell
             for record in (x, y)
-            for cell in (shortened(record["response"], most_characters), reward_of(record))
+            for cell in (shortened(record["response"], MOST_CHARACTERS), reward_of(record))
         ]
         for x, y in pairs[:n]
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from widgets.figures.palette import pen, places
-from widgets.figures.static_figure import axis_label, describe, flat_range
+from widgets.figures.static_figure import COLUMNS, axis_label, describe, flat_range, label_of
 from widgets.runs import downsample
 from widgets.runs.charts import drawable, gaps
 from widgets.runs.feed import MAX_POINTS, open_feed
@@ -39,24 +39,24 @@ class Explorer:
         return self.words
 
 
-def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=DEFAULT, columns: int = 3):
+def explore(runs, metrics: list | None = None, *, axis: str = "step"):
     """An Explorer of one or several runs. All charts zoom together, and the legend hides and shows runs.
 
-    metrics, axis, smoothing: as for `curves`. A long line is reduced to at most 2,000 points, including the lowest and the
+    metrics, axis: as for `curves`. A long line is reduced to at most 2,000 points, including the lowest and the
     highest records.
     """
     from plotly.subplots import make_subplots
 
     feed = open_feed(runs, metrics, axis)
     runs, series, charts = feed.runs, feed.series, feed.charts
-    columns = max(1, min(columns, len(charts)))
+    columns = max(1, min(COLUMNS, len(charts)))
     rows = max(1, -(-len(charts) // columns))
     # The unit is below the title. On the same line, the titles of narrow charts would overlap.
     titles = [chart.title + (f"<br><sup>{chart.unit}</sup>" if chart.unit else "") for chart in charts]
     figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.22 / rows)
     for i, chart in enumerate(charts):
         place = {"row": i // columns + 1, "col": i % columns + 1}
-        for trace in _traces(chart, runs, series, axis, 0 if chart.exact else smoothing):
+        for trace in _traces(chart, runs, series, axis, 0 if chart.exact else DEFAULT):
             figure.add_trace(trace, **place)
         if (flat := _flat_range(chart, series)) is not None:
             figure.update_yaxes(range=flat, **place)
@@ -79,7 +79,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
             points = downsample.downsample(x[rows], values, size)
             points = downsample.interrupted(points, x[[first for first, *_ in gaps(line, run_series)]])
             number = r if several else k
-            name = " ".join([names[r]] * several + [line.label] * (k > 0 or not several))
+            name = label_of(names[r], line.label, several, k > 0)
             shared = {"x": points[:, 0], "legendgroup": name, "name": name}
             colour = pen(number).colour
             yield Scatter(

@@ -17,6 +17,7 @@ INK, SOFT, GRID, BAD = "#222222", "#666666", "#E3E3E3", "#B3261E"
 POINTS = 600  # points of a line, more than a chart has pixels
 DPI = 144
 COLOURS = 128
+COLUMNS = 3  # charts in a row
 
 
 class Picture:
@@ -55,27 +56,23 @@ class Picture:
         return {"image/png": self.png(), "text/plain": self.alt}, {"image/png": {"alt": self.alt, **size}}
 
 
-def curves(
-    runs, metrics: list | None = None, *, axis: str = "step", smoothing: float = DEFAULT, columns: int = 3
-):
+def curves(runs, metrics: list | None = None, *, axis: str = "step", smoothing: float = DEFAULT):
     """A Picture with the curves of a run, or of several runs in the same charts.
 
     metrics: metric names, lists of names for a common chart, or a `chart(…)`; None: the default charts of the kind of run.
-    axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws only the records. columns: charts
-    per row. Raises ValueError for an unknown axis, and for an empty list of runs.
+    axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws only the records.
+    Raises ValueError for an unknown axis, and for an empty list of runs.
     """
     feed = open_feed(runs, metrics, axis)
-    return draw(feed.runs, feed.series, feed.charts, axis, smoothing, columns)
+    return draw(feed.runs, feed.series, feed.charts, axis, smoothing)
 
 
-def draw(
-    runs, series: list[Series], charts: list[Chart], axis="step", smoothing=DEFAULT, columns=3
-) -> Picture:
+def draw(runs, series: list[Series], charts: list[Chart], axis: str, smoothing=DEFAULT) -> Picture:
     """Draw the charts in a grid, with a text description."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = max(1, min(columns, len(charts)))
+    columns = max(1, min(COLUMNS, len(charts)))
     rows = max(1, -(-len(charts) // columns))
     figure = Figure(figsize=(3.35 * columns, 2.35 * rows + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
@@ -115,7 +112,7 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
             for first, last, _ in spans:
                 _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
-                label = _shown_label(" ".join(_labels(names[r], line.label, several, k > 0)))
+                label = _shown_label(label_of(names[r], line.label, several, k > 0))
                 spread = deviations(line, run_series)
                 _draw_line(
                     axes,
@@ -198,8 +195,9 @@ def flat_range(low: float, high: float, least: float = 0.0) -> tuple[float, floa
     return None if height == high - low else (middle - height / 2, middle + height / 2)
 
 
-def _labels(name: str, line: str, several_runs: bool, later_line: bool) -> list[str]:
-    return [name] * several_runs + [line] * (later_line or not several_runs)
+def label_of(name: str, line: str, several_runs: bool, later_line: bool) -> str:
+    """The label of a run's line: with several runs the run's name, followed by the line's label except for a chart's first."""
+    return " ".join([name] * several_runs + [line] * (later_line or not several_runs))
 
 
 def _shown_label(label: str) -> str:

@@ -42,7 +42,7 @@ class Line {
     return Object.assign(new Line(), { x, y, mean, size: this.size });
   }
 
-  // Two neighbouring buckets become one: the lowest and the highest of four points stay, as in thin.fold.
+  // Two neighbouring buckets become one: the lowest and the highest of four points stay, as in downsample.py.
   fold() {
     const groups = this.x.length >> 2;
     for (let g = 0; g < groups; g++) {

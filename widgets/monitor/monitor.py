@@ -9,13 +9,14 @@ import time
 import traitlets
 
 from widgets.completions.completions import CompletionPages
-from widgets.frontend.widget import Widget, script
+from widgets.frontend.widget import script
 from widgets.frontend.wire import finite
 from widgets.recordings.replay import as_recorded
 from widgets.runs import waiting
 from widgets.runs.branching import Branching
 from widgets.runs.control import not_written
 from widgets.runs.feed import open_feed
+from widgets.runs.following import Following
 from widgets.runs.series import AXES, as_run, as_runs
 
 UPDATE_SECONDS = 0.5
@@ -24,7 +25,7 @@ PICTURE_SECONDS = 60.0
 ALIVE_SECONDS = 5.0  # a live run sends a message at least this often; after four times as long, the page warns (frontend/lost.js)
 
 
-class Monitor(Widget):
+class Monitor(Following):
     """Live charts of runs: reward, KL, length, loss and so on, with progress and time.
 
     `await monitor` waits until the runs end. The monitor only reads folders. You can close the monitor, restart the kernel or
@@ -75,15 +76,13 @@ class Monitor(Widget):
             self._feed.branching = Branching(self.runs[0], branch)
         self._lock = threading.RLock()
         super().__init__(axis=axis)
-        self._picture = None
+        self._picture, self._drawn_at = None, float("-inf")
         self._pages: dict[int, CompletionPages] = {}
         self._said_at = time.monotonic()
-        self._closed = threading.Event()
         self.on_msg(self._on_message)
         self.observe(self._change_axis, "axis")
         self.observe(lambda _: self._show_texts(), "texts_query")
-        self._follower = threading.Thread(target=self._follow, name="Monitor", daemon=True)
-        self._follower.start()
+        self.follow(UPDATE_SECONDS, self._look)
 
     # -- to the browser -------------------------------------------------------------------------------------------
 
@@ -109,22 +108,12 @@ class Monitor(Widget):
         self._said_at = time.monotonic()
         self.send(content, buffers=buffers)
 
-    def _follow(self) -> None:
-        drawn = float("-inf")
-
-        def look() -> None:
-            nonlocal drawn
-            self.refresh()
-            self._refresh_texts()
-            if self._picture is not None and time.monotonic() - drawn > PICTURE_SECONDS:
-                drawn = time.monotonic() if self._picture.draw() else drawn
-
-        waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
-
-    def close(self) -> None:
-        """Stop following the runs. The runs continue."""
-        self._closed.set()
-        super().close()
+    def _look(self) -> None:
+        self.refresh()
+        self._refresh_texts()
+        due = self._picture is not None and time.monotonic() - self._drawn_at > PICTURE_SECONDS
+        if due and self._picture.draw():
+            self._drawn_at = time.monotonic()
 
     # -- from the browser -----------------------------------------------------------------------------------------
 
@@ -187,13 +176,8 @@ class Monitor(Widget):
 
     def _send_rows(self, start: int, stop: int, run: int) -> None:
         with self._lock:
-            series = self._feed.series[run]
-            metrics = list(
-                dict.fromkeys(m for c in self._feed.charts for line in c.lines for m in line.metrics)
-            )
-            metrics = [metric for metric in metrics if metric in series.metrics]
-            rows = series.table(metrics, start, min(stop, start + 500))
-        self.send({"kind": "rows", "run": run, "start": start, "metrics": metrics, "rows": finite(rows)})
+            rows = self._feed.rows(run, start, min(stop, start + 500))
+        self.send({"kind": "rows", "run": run, "start": start, **rows})
 
     def _change_feed(self, change) -> None:
         with self._lock:

@@ -8,9 +8,10 @@ import time
 import traitlets
 
 from aligner_lib.run_folder.set_aside import way_back
-from widgets.frontend.widget import Widget, script
+from widgets.frontend.widget import script
 from widgets.frontend.wire import finite
 from widgets.runs import control, waiting
+from widgets.runs.following import Following
 from widgets.runs.series import Series, as_run
 
 POLL_SECONDS = 1.0
@@ -18,7 +19,7 @@ JOB_SECONDS = 3.0  # between two requests to the scheduler, which are expensive
 LOG_LINES = 15
 
 
-class JobPanel(Widget):
+class JobPanel(Following):
     """State, queue reason, nodes and log of a job, with buttons to stop, checkpoint, cancel, and change values.
 
     run: a run folder. job: the job's handle (cluster.Job, or an object with state, reason, nodes, tail() and cancel()); None:
@@ -40,8 +41,7 @@ class JobPanel(Widget):
         super().__init__()
         self.refresh()
         self.on_msg(self._on_message)
-        self._closed = threading.Event()
-        threading.Thread(target=self._follow, name="JobPanel", daemon=True).start()
+        self.follow(POLL_SECONDS, self.refresh)
 
     def refresh(self) -> None:
         """Read the state now. The panel also calls `refresh` every second."""
@@ -111,14 +111,6 @@ class JobPanel(Widget):
             return str(error)
         self._job_seen = float("-inf")
         return "Cancelled, without a checkpoint."
-
-    def _follow(self) -> None:
-        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
-
-    def close(self) -> None:
-        """Stop polling. The job continues."""
-        self._closed.set()
-        super().close()
 
     def __repr__(self) -> str:
         return f"JobPanel of {self.run.name} ({self.run.status})"

@@ -180,10 +180,11 @@ LABELS = {
     "init_logprobs": "reference logprobs",
     "critic_wait": "waiting for the critic",
 }
+TIMED_RECORDS = 10
 
 
-def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
-    """(stage, mean seconds per step) over the last records, including the time that no timer covers.
+def timers(series: Series) -> list[tuple[str, float]]:
+    """(stage, mean seconds per step) over the last TIMED_RECORDS records, including the time that no timer covers.
 
     A stage of at most 1 % of the rollout counts as `other rollout`.
     """
@@ -191,7 +192,7 @@ def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
     for name in (*IN_ROLLOUT, *IN_STEP, "step_time"):
         _, values = series.column(f"timers/{name}")
         if len(values):
-            means[name] = float(values[-records:].mean())
+            means[name] = float(values[-TIMED_RECORDS:].mean())
     shown = [name for name in IN_ROLLOUT if means.get(name, 0.0) > 0.01 * means.get("rollout_time", 0.0)]
     parts = [(LABELS.get(name, name), means[name]) for name in shown]
     parts += _rest("other rollout", means, "rollout_time", shown)

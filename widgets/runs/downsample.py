@@ -1,8 +1,8 @@
 """Reduce a long series to few points without losing spikes: keep the lowest and the highest record of every bucket.
 
 The number of records in a bucket is a power of two. Buckets are counted from the first record, so new records change only the
-last bucket. If a series outgrows its limit, pairs of neighbouring buckets are merged. Kernel and browser can merge
-independently (`fold`), and the kernel sends only the new end of a series.
+last bucket. If a series outgrows its limit, pairs of neighbouring buckets are merged. The browser merges the buckets that it
+has (`fold` in wire.js), so the kernel sends only the new end of a series.
 
 A point is (x, y, mean). `mean` is the mean of the bucket, for smoothing. A missing y is NaN, and is excluded from the mean.
 Below the limit, each record is a point. The last point is always the last record.
@@ -57,15 +57,6 @@ def interrupted(points: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     """
     missing = np.stack([gaps, *np.full((2, len(gaps)), np.nan)], axis=1)
     return np.insert(points, np.searchsorted(points[:, 0], gaps), missing, axis=0)
-
-
-def fold(points: np.ndarray) -> np.ndarray:
-    """Merge pairs of full buckets: points [n, 3] → points of buckets with twice the size. Drops an unpaired last bucket."""
-    groups = points[: len(points) // 4 * 4].reshape(-1, 4, 3)
-    chosen = _pick(groups[:, :, 1])
-    folded = np.take_along_axis(groups, chosen[:, :, None], axis=1)
-    folded[:, :, 2] = _mean(groups[:, :, 2])
-    return folded.reshape(-1, 3)
 
 
 def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:

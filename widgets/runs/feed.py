@@ -139,6 +139,13 @@ class Feed:
             lines.append({"key": key, "size": size, "count": len(points[-1])})
         return pack({"kind": "detail", "view": [low, high], "version": self.version, "lines": lines}, points)
 
+    def rows(self, run: int, start: int, stop: int) -> dict:
+        """{metrics, rows}: the drawn metrics that a run has, and their values in its records from `start` to before `stop`."""
+        series = self.series[run]
+        drawn = dict.fromkeys(m for chart in self.charts for line in chart.lines for m in line.metrics)
+        metrics = [metric for metric in drawn if metric in series.metrics]
+        return {"metrics": metrics, "rows": finite(series.table(metrics, start, stop))}
+
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _lines(self):

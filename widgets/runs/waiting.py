@@ -1,14 +1,12 @@
-"""Waits for the end of runs, in a cell or in batch, reports how the runs ended, and polls runs."""
+"""Waits for the end of runs, in a cell or in batch, and reports how the runs ended."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from aligner_lib.run_folder.set_aside import way_back
 
@@ -107,23 +105,6 @@ def full_disk_of(run) -> str:
     if free >= FULL_DISK_BYTES:
         return ""
     return f"The run's disk is full ({free / 2**20:.0f} MiB are free): remove files, such as earlier runs."
-
-
-def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
-    """Call `look` every `seconds` until `closed` is set.
-
-    An error is logged once, and the calls continue, because folders on a shared file system may be unavailable for a short
-    time.
-    """
-    last_error = None
-    while not closed.wait(seconds):
-        try:
-            look()
-            last_error = None
-        except Exception as error:
-            if last_error != str(error):
-                logging.getLogger(__name__).warning("can't read: %s: %s", type(error).__name__, error)
-            last_error = str(error)
 
 
 def _is_over(run, job) -> bool:

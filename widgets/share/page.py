@@ -26,7 +26,7 @@ from widgets.monitor.monitor import Monitor
 from widgets.quiz.quiz import Quiz
 from widgets.recordings.recording_file import record, shipped
 from widgets.recordings.replay import Recording
-from widgets.runs.feed import Feed, open_feed
+from widgets.runs.feed import open_feed
 from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import AXES, as_runs, distinct_names
 
@@ -112,7 +112,7 @@ def _content(runs: list[Recording], metrics: list | None) -> dict:
         axes[axis] = base64.b64encode(_without_kernel(feed.snapshot())).decode()
     return {
         "axes": axes,
-        "rows": [_rows(feed, run) for run in range(len(runs))],
+        "rows": [feed.rows(run, 0, len(series)) for run, series in enumerate(feed.series)],
         "texts": list(map(_texts, runs, distinct_names(runs))),
     }
 
@@ -120,13 +120,6 @@ def _content(runs: list[Recording], metrics: list | None) -> dict:
 def _without_kernel(snapshot: bytes) -> bytes:
     head, points = unpack(snapshot)
     return pack(head | NO_KERNEL, points)
-
-
-def _rows(feed: Feed, run: int) -> dict:
-    series = feed.series[run]
-    drawn = dict.fromkeys(m for chart in feed.charts for line in chart.lines for m in line.metrics)
-    metrics = [metric for metric in drawn if metric in series.metrics]
-    return {"metrics": metrics, "rows": finite(series.table(metrics, 0, len(series)))}
 
 
 def _texts(run: Recording, name: str) -> dict:
