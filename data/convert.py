@@ -21,7 +21,7 @@ from data.atomic_files import atomic_text_files
 from data.fields import METADATA, is_empty
 from data.raw_forms import FORMS, QUESTION, RawForm, recognise, unread_columns
 from data.raw_samples import RawDialogue, RawSample, RawScored
-from data.readers import RawRecord, read_records
+from data.readers import RawRecord, parsed, read_records
 from data.report import (
     DataError,
     Reason,
@@ -141,7 +141,6 @@ def convert(
     validation_fraction: float = 0.05,
     seed: int = 1234,
     strict: bool = False,
-    revision: str | None = None,
     unchanged: bool = False,
     limit: float | None = None,
 ) -> Conversion:
@@ -165,7 +164,7 @@ def convert(
         raise DataError(f"to={to!r}: the value must be {', '.join(TARGETS)}")
     if not 0 <= validation_fraction < 1:
         raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
-    source = own_files(raw, revision)
+    source = own_files(raw)
     paths = tuple(Path(out) / f"{split}.jsonl" for split in SPLITS)
     if overwritten := {path.resolve() for path in paths} & {path.resolve() for path in source.paths}:
         raise DataError(
@@ -358,23 +357,17 @@ def _read(
     ignore: tuple[str, ...],
     report: Report,
 ) -> Iterator[tuple[RawRecord, RawSample]]:
-    for record in records:
-        if isinstance(record, Skip):
-            report.skip(record)
-            continue
+    def parse(record: RawRecord) -> RawSample:
         value = _content_of(record, columns, ignore)
-        try:
-            if missing := [key for key in form.columns if key not in value]:
-                raise Unusable(
-                    Reason.MISSING_KEY, f"{missing[0]!r}; present: {', '.join(sorted(value)) or 'none'}"
-                )
-            if unread := unread_columns(form, value):
-                raise Unusable(Reason.UNREAD_KEY, f"{unread[0]!r}")
-            sample = form.read(value)
-        except Unusable as error:
-            report.skip(Skip(record.file, record.line, error.reason, error.detail))
-            continue
-        yield record, sample
+        if missing := [key for key in form.columns if key not in value]:
+            raise Unusable(
+                Reason.MISSING_KEY, f"{missing[0]!r}; present: {', '.join(sorted(value)) or 'none'}"
+            )
+        if unread := unread_columns(form, value):
+            raise Unusable(Reason.UNREAD_KEY, f"{unread[0]!r}")
+        return form.read(value)
+
+    return parsed(records, parse, report)
 
 
 # ---- samples to lines -----------------------------------------------------------------------------------------------

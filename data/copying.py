@@ -8,12 +8,12 @@ RUN = 4  # words in a row that count as copied; answers share shorter phrases wi
 WORD = re.compile(r"\w+")
 
 
-def copied_share(prompt: str, answer: str, run: int = RUN) -> float:
-    """The share of an answer's words that belong to a run of `run` or more words of the prompt, from 0 to 1.
+def copied_share(prompt: str, answer: str) -> float:
+    """The share of an answer's words that belong to a run of RUN or more words of the prompt, from 0 to 1.
 
     Case and punctuation do not count. 0 for an answer without words.
     """
-    copied = copied_words(prompt, answer, run)
+    copied = copied_words(prompt, answer)
     return sum(copied) / len(copied) if copied else 0.0
 
 

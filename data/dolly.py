@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import RawRecord, read_records
-from data.report import DataError, Report, Skip, Unusable
+from data.readers import RawRecord, parsed, read_records
+from data.report import DataError, Report, Skip
 from data.sources import resolve
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def format_dolly(
     validation_fraction: float = 0.1,
     max_chars: int | None = None,
     strict: bool = False,
-    revision: str | None = None,
 ) -> Report:
     """Write out/train.jsonl and out/validation.jsonl with the keys input, output, category.
 
@@ -50,7 +49,7 @@ def format_dolly(
     """
     if not 0 <= validation_fraction < 1:
         raise DataError(f"validation_fraction is {validation_fraction}, but must be at least 0 and below 1")
-    source = resolve(raw, "dolly", revision=revision)
+    source = resolve(raw, "dolly")
     report = Report(strict=strict)
     examples = _format_records(read_records(source.paths), seed, max_chars, report)
     report.require_usable(source.name)
@@ -76,18 +75,13 @@ def _format_records(
 
     # RandomState(seed) draws the numbers that np.random.randint draws after np.random.seed(seed).
     generator = RandomState(seed)
-    examples = []
-    for record in records:
-        if isinstance(record, Skip):
-            report.skip(record)
-            continue
+
+    def parse(record: RawRecord) -> tuple[Example, list[str]]:
         context_first = _draw_order(record.value.get("context"), generator)
-        try:
-            example = _format_record(record, context_first, max_chars)
-            ignored = ignored_keys(record.value, KEYS)
-        except Unusable as error:
-            report.skip(Skip(record.file, record.line, error.reason, error.detail))
-            continue
+        return _format_record(record, context_first, max_chars), ignored_keys(record.value, KEYS)
+
+    examples = []
+    for _, (example, ignored) in parsed(records, parse, report):
         examples.append(example)
         report.kept += 1
         report.notes.update(ignored)

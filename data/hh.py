@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterable
+from functools import partial
 
 # json.dumps uses this function for strings; the direct call saves the set-up
 from json.encoder import encode_basestring_ascii
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import RawRecord, read_records
-from data.report import Reason, Report, Skip, Unusable
+from data.readers import RawRecord, parsed, read_records
+from data.report import Reason, Report, Unusable
 from data.sources import resolve
 
 HUMAN = "\n\nHuman: "
@@ -47,7 +48,6 @@ def format_hh(
     max_chars: int | None = None,
     strict: bool = False,
     subset: str | None = None,
-    revision: str | None = None,
 ) -> Report:
     """Write out/{split}_comparisons.jsonl (chosen, then rejected) and out/{split}_prompts.jsonl.
 
@@ -58,17 +58,13 @@ def format_hh(
     A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes. Raises
     DataError when no record is usable, or at the first bad record when strict.
     """
-    source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
+    source = resolve(raw, "hh", split=split, subset=subset)
     report = Report(strict=strict)
     paths = Path(out) / f"{split}_comparisons.jsonl", Path(out) / f"{split}_prompts.jsonl"
     with atomic_text_files(*paths) as (comparisons, prompts):
         separator = ""
-        for record in read_records(source.paths):
-            try:
-                pair, ignored = _usable_pair(record, max_chars)
-            except Unusable as error:
-                report.skip(Skip(record.file, record.line, error.reason, error.detail))
-                continue
+        parse = partial(_usable_pair, max_chars=max_chars)
+        for _, (pair, ignored) in parsed(read_records(source.paths), parse, report):
             compared, prompt = _lines(pair)
             comparisons.write(separator + compared)
             prompts.write(separator + prompt)
@@ -122,10 +118,8 @@ def _first_difference(first: str, second: str) -> int:
     return sum(1 for _ in same) + 1
 
 
-def _usable_pair(record: RawRecord | Skip, max_chars: int | None) -> tuple[ComparisonPair, list[str]]:
+def _usable_pair(record: RawRecord, max_chars: int | None) -> tuple[ComparisonPair, list[str]]:
     """A pair, and the notes on metadata that the output lacks."""
-    if isinstance(record, Skip):
-        raise Unusable(record.reason, record.detail)
     return parse_pair(record.value, max_chars), ignored_keys(record.value, KEYS)
 
 

@@ -43,18 +43,15 @@ def is_hub_name(text: str) -> bool:
     return bool(NAME.fullmatch(text)) and not text.endswith(OWN_SUFFIXES)
 
 
-def fetch(
-    name: str, *, split: str | None = None, subset: str | None = None, revision: str | None = None
-) -> tuple[Path, ...]:
+def fetch(name: str, *, split: str | None = None, subset: str | None = None) -> tuple[Path, ...]:
     """Download a data set's files, or find them in the cache. `split` and `subset`, if given, restrict the files.
 
-    name: owner/name or owner/name@revision. revision: a commit or branch; by default the name's, else the pinned revision, else
-    main. Raises HubError when the hub cannot be reached or has no such files.
+    name: owner/name or owner/name@revision, a commit or branch; by default the pinned revision, else main. Raises HubError when the hub cannot be reached or has no such files.
     """
     match = NAME.fullmatch(name)
     assert match, f"{name} is not a hub name"
     name, known = match["name"], KNOWN.get(match["name"])
-    revision = revision or match["revision"] or (known.revision if known else "main")
+    revision = match["revision"] or (known.revision if known else "main")
     available = known.files if known else _list_files(name, revision)
     chosen = _select(available, split, subset)
     if not chosen:

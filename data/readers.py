@@ -8,17 +8,18 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
 
-from data.report import DataError, Reason, Skip
+from data.report import DataError, Reason, Report, Skip, Unusable
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 OWN_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".tsv", ".arrow")  # of files of your own
 ABOUT_DATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 CHUNK_CHARACTERS = 1 << 16
 PARQUET_BATCH_ROWS = 1024
+Sample = TypeVar("Sample")
 
 
 class RawRecord(NamedTuple):
@@ -47,6 +48,23 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
             yield from _read_arrow(path)
         else:
             raise DataError(f"{path} has an unknown ending: raw data files end in {', '.join(OWN_SUFFIXES)}")
+
+
+def parsed(
+    records: Iterable[RawRecord | Skip], parse: Callable[[RawRecord], Sample], report: Report
+) -> Iterator[tuple[RawRecord, Sample]]:
+    """Yield each usable record with its parsed sample. The report counts the records that are bad, or for which `parse` raises
+    Unusable."""
+    for record in records:
+        if isinstance(record, Skip):
+            report.skip(record)
+            continue
+        try:
+            sample = parse(record)
+        except Unusable as error:
+            report.skip(Skip(record.file, record.line, error.reason, error.detail))
+            continue
+        yield record, sample
 
 
 def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:

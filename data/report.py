@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+EXAMPLES_PER_REASON = 3
+
 
 class Reason(StrEnum):
     """The reason why a record was left out; the value is the wording in reports."""
@@ -109,7 +111,6 @@ class Report:
     """The counts of a formatting run. `str(report)` is the text to show."""
 
     strict: bool = False
-    examples_per_reason: int = 3
     kept: int = 0
     joined: int = 0  # records whose answers became part of the sample of the record before
     skipped: Counter[Reason] = field(default_factory=Counter)
@@ -128,7 +129,7 @@ class Report:
             raise DataError(f"{skip}: correct the line, or run without strict to leave the line out")
         self.skipped[skip.reason] += 1
         examples = self.examples.setdefault(skip.reason, [])
-        if len(examples) < self.examples_per_reason:
+        if len(examples) < EXAMPLES_PER_REASON:
             examples.append(skip)
 
     def require_usable(self, origin: str) -> None:

@@ -43,7 +43,6 @@ def resolve(
     *,
     split: str = "train",
     subset: str | None = None,
-    revision: str | None = None,
 ) -> Source:
     """Find the raw files of `kind` that `dataset` names, and download them when necessary.
 
@@ -59,29 +58,29 @@ def resolve(
     if dataset in BUNDLED:
         return _from_sample(kind, split, "as asked", dataset)
     if dataset == "hub":
-        return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
+        return _from_hub(HUB_NAMES[kind], kind, split, subset)
     if dataset == "auto":
         try:
-            return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
+            return _from_hub(HUB_NAMES[kind], kind, split, subset)
         except hub.HubError as error:
             return _from_sample(kind, split, str(error))
     if dataset in HUB_NAMES and dataset != kind:
         return _from_sample(kind, split, f"{dataset!r} has no {kind} records")
     if dataset in HUB_NAMES:
-        return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
+        return _from_hub(HUB_NAMES[kind], kind, split, subset)
     if hub.is_hub_name(dataset) and not Path(dataset).exists():
-        return _from_hub(dataset, kind, split, subset, revision)
+        return _from_hub(dataset, kind, split, subset)
     return _from_files([Path(dataset)])
 
 
-def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike], revision: str | None = None) -> Source:
+def own_files(raw: str | os.PathLike | Iterable[str | os.PathLike]) -> Source:
     """The files of your own data: a file, a folder, several of them, or a hub data set's files of all splits (owner/name, or
     owner/name@revision).
 
     Raises DataError for a path without data files, hub.HubError when the hub cannot provide the files.
     """
     if isinstance(raw, str) and hub.is_hub_name(raw) and not Path(raw).exists():
-        paths = hub.fetch(raw, revision=revision)
+        paths = hub.fetch(raw)
         return Source(raw, paths, f"raw data: {raw} from the Hugging Face hub ({len(paths)} files)")
     given = [Path(raw)] if isinstance(raw, str | os.PathLike) else [Path(path) for path in raw]
     paths = [file for path in given for file in (_data_files(path) if path.is_dir() else [path])]
@@ -128,7 +127,7 @@ def _from_sample(kind: Kind, split: str, why: str, name: str = "sample") -> Sour
     return Source(path.name, (path,), f"raw data: the bundled sample {path.name} ({why})")
 
 
-def _from_hub(name: str, kind: Kind, split: str, subset: str | None, revision: str | None) -> Source:
+def _from_hub(name: str, kind: Kind, split: str, subset: str | None) -> Source:
     # Dolly has a single file and no splits: the formatter makes the splits.
-    paths = hub.fetch(name, split=split if kind != "dolly" else None, subset=subset, revision=revision)
+    paths = hub.fetch(name, split=split if kind != "dolly" else None, subset=subset)
     return Source(name, paths, f"raw data: {name} from the Hugging Face hub ({len(paths)} files)")

@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import RawRecord, read_records
-from data.report import DataError, Reason, Report, Skip, Unusable
+from data.readers import RawRecord, parsed, read_records
+from data.report import DataError, Reason, Report, Unusable
 from data.sources import resolve
 
 SPLITS = ("train", "validation")
@@ -24,7 +25,6 @@ def format_squad(
     *,
     max_chars: int | None = None,
     strict: bool = False,
-    revision: str | None = None,
 ) -> Report:
     """Write out/{split}.jsonl: the paragraph, an empty line and the question as input, the first answer as output.
 
@@ -35,16 +35,12 @@ def format_squad(
     """
     if split not in SPLITS:
         raise DataError(f"split is {split!r}; SQuAD has {' and '.join(SPLITS)}")
-    source = resolve(raw, "squad", split=split, revision=revision)
+    source = resolve(raw, "squad", split=split)
     report = Report(strict=strict)
     path = Path(out) / f"{split}.jsonl"
     with atomic_text_files(path) as (stream,):
-        for record in read_records(source.paths):
-            try:
-                line, ignored = _line(record, max_chars)
-            except Unusable as error:
-                report.skip(Skip(record.file, record.line, error.reason, error.detail))
-                continue
+        parse = partial(_line, max_chars=max_chars)
+        for _, (line, ignored) in parsed(read_records(source.paths), parse, report):
             stream.write(line)
             report.kept += 1
             report.notes.update(ignored)
@@ -53,10 +49,8 @@ def format_squad(
     return report
 
 
-def _line(record: RawRecord | Skip, max_chars: int | None) -> tuple[str, list[str]]:
+def _line(record: RawRecord, max_chars: int | None) -> tuple[str, list[str]]:
     """The line of output, and the notes on metadata that the output lacks."""
-    if isinstance(record, Skip):
-        raise Unusable(record.reason, record.detail)
     context, question = (text_field(record.value, key).strip() for key in ("context", "question"))
     output = _first_answer(record.value)
     input_text = f"{context}\n\n{question}"

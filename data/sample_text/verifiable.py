@@ -67,13 +67,6 @@ REMARKS = ("Ask me again whenever you like.", "There is more to say.", "I like t
 ENDED = ("Isn't that interesting!", "That is good to know!")
 
 
-class Written(NamedTuple):
-    """An answer and its instruction; None for an answer without an instruction."""
-
-    text: str
-    instruction: Instruction | None
-
-
 class Compared(NamedTuple):
     """A pair: the prompt, an answer that obeys, and an answer that does not."""
 

@@ -52,7 +52,7 @@ def test_dolly_and_hh_come_from_the_hub_at_a_pinned_revision(monkeypatch, kind):
 @pytest.mark.parametrize(
     ("name", "listed", "options", "expected"),
     [
-        ("Anthropic/hh-rlhf", [], {"subset": "harmless-base", "revision": "abc"}, ("harmless-base/train.jsonl.gz", "abc")),
+        ("Anthropic/hh-rlhf@abc", [], {"subset": "harmless-base"}, ("harmless-base/train.jsonl.gz", "abc")),
         ("someone/pairs", ["README.md", "data/train-0.parquet", "data/test-0.parquet"], {}, ("data/train-0.parquet", "main")),
     ],
 )  # fmt: skip
@@ -61,7 +61,7 @@ def test_of_a_data_set_the_files_of_a_subset_and_split_are_taken(
 ):
     fake = FakeHub(monkeypatch, files=listed)
     resolve(name, "hh", split="train", **options)
-    assert fake.downloads == [(name, *expected)]
+    assert fake.downloads == [(name.partition("@")[0], *expected)]
 
 
 def test_a_data_set_of_json_files_alone_is_read_without_its_description(monkeypatch):
