@@ -48,7 +48,7 @@ from aligner_lib.jobs.inference import answering, scoring
 from aligner_lib.rollouts.environments.registry import make
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.tutorial import Workspace, compare_policies
 from aligner_lib.tutorial.attack import judges
 from aligner_lib.tutorial.attack.hacks import hacks
@@ -253,7 +253,7 @@ def answers_for_pairs(
         print(job.wait(), flush=True)
     answers: dict[str, list[own_pairs.PolicyAnswer]] = {turn: [] for turn in turns}
     for rollout in run.rollouts():
-        turn = turns_of(rollout["prompt"])[-1]["text"]
+        turn = last_turn(rollout["prompt"])
         answers[turn].append(own_pairs.PolicyAnswer(rollout["response"], rollout["finished"]))
     return answers
 

@@ -45,5 +45,10 @@ def turns_of(prompt: str) -> list[dict[str, str]]:
     return [{"role": "", "text": prompt.strip()}]
 
 
+def last_turn(prompt: str) -> str:
+    """The text of a prompt's last turn, which is the user's."""
+    return turns_of(prompt)[-1]["text"]
+
+
 def _role(name: str) -> str:
     return _NAMES.get(name.lower(), name.lower())

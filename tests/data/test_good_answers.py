@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.tutorial.comparison.cheats import (
     best_constant,
     cheating_answers,
@@ -241,7 +241,7 @@ def validation(name: str, step: int) -> tuple[list[dict], list[GoldParts]]:
 
 
 def turn_of(record: dict) -> str:
-    return turns_of(record["prompt"])[-1]["text"]
+    return last_turn(record["prompt"])
 
 
 def test_the_program_agrees_with_a_reader_of_today_s_policies_in_every_part():

@@ -3,7 +3,7 @@
 import pytest
 from run_folders import write_run
 
-from widgets.completions.before_after import BeforeAfter, question
+from widgets.completions.before_after import BeforeAfter
 
 
 def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_are_good():
@@ -38,7 +38,3 @@ def test_a_recording_with_nothing_to_compare_is_refused(tmp_path, validations, f
     ]
     with pytest.raises(ValueError, match=fault):
         BeforeAfter(write_run(tmp_path, rollouts=rollouts))
-
-
-def test_the_question_of_a_recorded_prompt():
-    assert question("system\nYou help.\nuser\nWhy?\nassistant\n") == "Why?"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn, turns_of
 from widgets import Chat, Pairs, show_completions
 from widgets.frontend.table import PromptCell
 
@@ -37,6 +37,10 @@ def test_gemma_s_model_and_hh_s_human_are_the_assistant_and_the_user():
 @pytest.mark.parametrize("prompt", ["The user\nuser\nis <|odd|>", ""])
 def test_a_prompt_without_a_template_is_one_turn(prompt):
     assert turns_of(prompt) == [{"role": "", "text": prompt}]
+
+
+def test_the_question_of_a_recorded_prompt():
+    assert last_turn("system\nYou help.\nuser\nWhy?\nassistant\n") == "Why?"
 
 
 def test_widgets_and_tables_show_the_turns(healthy):

@@ -14,7 +14,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import Collected, EpisodeOutcome
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.trainers.statistics import mean_std
 from data.copying import copied_share
 from data.forms import instruction_in
@@ -75,7 +75,7 @@ def good_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[st
     """
     own_responses = [
         (
-            turns_of(tokenizer.decode(rollouts.prompt_tokens(row)))[-1]["text"],
+            last_turn(tokenizer.decode(rollouts.prompt_tokens(row))),
             _response_text(tokenizer, rollouts, row),
             bool(rollouts.finished[row]),
         )

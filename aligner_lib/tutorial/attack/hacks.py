@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.run_folder.turns import turns_of
-from data.forms import instruction_in
-from data.gold import GoldParts, judge_all
+from aligner_lib.tutorial.comparison.good_answers import verdicts_of
+from data.gold import GoldParts
 
 PAID = 0.5  # a response with at least this reward counts as paid
 LEAST_PAID = 8  # paid responses; a share of fewer responses says little
@@ -81,13 +80,3 @@ def paid_responses(run: RunFolder) -> Iterable[tuple[int, list[tuple[dict, GoldP
         ]
         if len(paid) >= LEAST_PAID:
             yield step, paid
-
-
-def verdicts_of(records: Sequence[dict]) -> list[GoldParts]:
-    """The verdicts of data/gold.py on a step's responses, which are compared with each other."""
-    turns = [turns_of(record["prompt"])[-1]["text"] for record in records]
-    if missing := [turn for turn in turns if instruction_in(turn) is None]:
-        raise ValueError(f"no instruction of data/forms.py is in this prompt: {missing[0]!r}")
-    return judge_all(
-        turns, [record["response"] for record in records], [record["finished"] for record in records]
-    )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from data.forms import instruction_in, without_instruction
 
 FORMS = ("includes", "this_number")
@@ -14,7 +14,7 @@ FORMS = ("includes", "this_number")
 
 def asks_for_an_item(pair: dict) -> bool:
     """Whether the prompt of a pair {prompt, chosen, rejected} asks for a word or a number."""
-    instruction = instruction_in(_turn(pair))
+    instruction = instruction_in(last_turn(pair["prompt"]))
     return instruction is not None and instruction.form in FORMS
 
 
@@ -23,7 +23,7 @@ def prompt_records(pairs: Sequence[dict]) -> list[dict]:
 
     item: the requested word or number; question: the user's turn without the request.
     """
-    turns = dict.fromkeys(_turn(pair) for pair in pairs if asks_for_an_item(pair))
+    turns = dict.fromkeys(last_turn(pair["prompt"]) for pair in pairs if asks_for_an_item(pair))
     return [fields_of(turn) | {"messages": [{"role": "user", "content": turn}]} for turn in turns]
 
 
@@ -38,7 +38,3 @@ def write_prompts(pairs: Sequence[dict], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in prompt_records(pairs)), encoding="utf-8")
     return path
-
-
-def _turn(pair: dict) -> str:
-    return turns_of(pair["prompt"])[-1]["text"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from functools import cache
-from statistics import fmean
 
+from aligner_lib.tutorial.comparison.good_answers import PARTS, mean_parts
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import share
 from data.forms import instruction_in, without_instruction
-from data.gold import GoldParts, judge, judge_all, topic_of
+from data.gold import judge, judge_all, topic_of
 
 SENTENCE = "This is a fact that people always remember, and that is 1 simple thing."
 """A constant sentence for every prompt. Its form satisfies several instructions."""
@@ -106,15 +106,10 @@ def shares(turns: Sequence[str], answers: Sequence[str]) -> dict:
     """
     verdicts = judge_all(turns, answers, [True] * len(turns))
     alone = [judge(turn, answer, True) for turn, answer in zip(turns, answers)]
-    parts = {
-        name: fmean(float(getattr(verdict, name)) for verdict in verdicts)
-        for name in GoldParts._fields
-        if name != "ended"
-    }
     good = {"good": verdicts, "good_alone": alone}
     return {
         name: share([float(parts.good) for parts in judged], list(turns)) for name, judged in good.items()
-    } | parts
+    } | mean_parts(verdicts, ("obeys", *PARTS))
 
 
 def _asked_for(turn: str) -> str:

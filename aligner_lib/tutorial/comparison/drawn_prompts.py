@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.tutorial.comparison.good_answers import judged
 
 
@@ -104,9 +104,5 @@ def _first_answers(run: RunFolder, environment: str) -> dict[int, tuple[str, Jud
             None if parts is None else parts._asdict(),
         )
         number = numbers.setdefault(record["prompt"], record["group"])
-        first.setdefault(number, (_turn(record), answer))
+        first.setdefault(number, (last_turn(record["prompt"]), answer))
     return first
-
-
-def _turn(record: dict) -> str:
-    return turns_of(record["prompt"])[-1]["text"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.comparison.good_answers import good_and_parts, good_answers
+from aligner_lib.tutorial.comparison.good_answers import first_and_last, good_and_parts, good_answers
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import (
     Estimate,
@@ -33,19 +33,14 @@ def before_and_after(run: RunFolder) -> PolicyComparison | None:
         for record in run.rollouts()
         if record["split"] == "validation" and "obeys" in (record.get("metrics") or {})
     ]
-    steps = sorted({record["step"] for record in records})
-    if len(steps) < 2:
-        return None
-    first, last = (
-        {record["group"]: record for record in records if record["step"] == step}
-        for step in (steps[0], steps[-1])
-    )
-    prompts = sorted(first.keys() & last.keys())
     sides = {
-        f"step {steps[0]}": [first[at] for at in prompts],
-        f"step {steps[-1]}": [last[at] for at in prompts],
+        step: {record["group"]: record for record in side} for step, side in first_and_last(records).items()
     }
-    return _compared(sides, prompts)
+    if len(sides) < 2:
+        return None
+    first, last = sides.values()
+    prompts = sorted(first.keys() & last.keys())
+    return _compared({f"step {step}": [side[at] for at in prompts] for step, side in sides.items()}, prompts)
 
 
 def gained(before: RunFolder, after: RunFolder) -> PolicyComparison:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
 from data.forms import instruction_in
 from data.gold import GoldParts, judge_all
 
-PARTS = ("own_words", "on_topic", "varied", "readable", "plain", "specific")
-"""Fields of GoldParts. Tables have separate rows for `obeys` and `ended`."""
+PARTS = tuple(name for name in GoldParts._fields if name not in ("obeys", "ended"))
+"""The parts that a table lists together. `obeys` and `ended` have rows of their own."""
 
 
 def judged(records: list[dict]) -> list[GoldParts] | None:
@@ -19,7 +21,7 @@ def judged(records: list[dict]) -> list[GoldParts] | None:
     records: of rollouts.jsonl. The records of policies of several training seeds have the key `seed`. None if a prompt has no
     instruction that a program can check.
     """
-    turns = [turns_of(record.get("prompt", ""))[-1]["text"] for record in records]
+    turns = [last_turn(record.get("prompt", "")) for record in records]
     if any(instruction_in(turn) is None for turn in turns):
         return None
     verdicts: list[GoldParts | None] = [None] * len(records)
@@ -28,6 +30,16 @@ def judged(records: list[dict]) -> list[GoldParts] | None:
         answers, ends = ([records[at][key] for at in own] for key in ("response", "finished"))
         for at, parts in zip(own, judge_all([turns[at] for at in own], answers, ends)):
             verdicts[at] = parts
+    return verdicts
+
+
+def verdicts_of(records: list[dict]) -> list[GoldParts]:
+    """Like `judged`. Raises ValueError for a prompt without an instruction that a program can check."""
+    verdicts = judged(records)
+    if verdicts is None:
+        turns = (last_turn(record["prompt"]) for record in records)
+        missing = next(turn for turn in turns if instruction_in(turn) is None)
+        raise ValueError(f"no instruction of data/forms.py is in this prompt: {missing!r}")
     return verdicts
 
 
@@ -45,5 +57,17 @@ def good_and_parts(records: list[dict], prompts: list) -> dict[str, Estimate | f
     verdicts = judged(records)
     if verdicts is None:
         return {}
-    parts = {name: fmean(float(getattr(verdict, name)) for verdict in verdicts) for name in PARTS}
-    return {"good": share([float(verdict.good) for verdict in verdicts], prompts)} | parts
+    return {"good": share([float(verdict.good) for verdict in verdicts], prompts)} | mean_parts(verdicts)
+
+
+def mean_parts(verdicts: Sequence[GoldParts], names: Iterable[str] = PARTS) -> dict[str, float]:
+    """By the name of a part: the share of answers for which the part holds."""
+    return {name: fmean(float(getattr(verdict, name)) for verdict in verdicts) for name in names}
+
+
+def first_and_last(records: Iterable[dict]) -> dict[int, list[dict]]:
+    """The records of the first and of the last step, by step. There may be a single step, or none."""
+    by_step = defaultdict(list)
+    for record in records:
+        by_step[record["step"]].append(record)
+    return {step: by_step[step] for step in (min(by_step), max(by_step))} if by_step else {}

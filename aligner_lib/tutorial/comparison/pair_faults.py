@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import share
 from data.forms import instruction_in
@@ -23,7 +23,7 @@ def right_by_fault(
     answer). A program finds the fault (`data.gold.fault_of`). None if a prompt has no instruction that a
     program can check.
     """
-    turns = [turns_of(pair["prompt"])[-1]["text"] for pair in pairs]
+    turns = [last_turn(pair["prompt"]) for pair in pairs]
     if any(instruction_in(turn) is None for turn in turns):
         return None
     right: dict[str, list[float]] = defaultdict(list)

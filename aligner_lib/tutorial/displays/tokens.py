@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 
 STRONGEST = 0.45  # the highest opacity of a background colour, so that the text stays readable
 BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito's palette, as in the widgets
@@ -46,7 +46,7 @@ class TokenTable:
         )
 
     def _row(self, record: dict, most: float) -> str:
-        prompt = escape(turns_of(record["prompt"])[-1]["text"])
+        prompt = escape(last_turn(record["prompt"]))
         answer = "".join(
             coloured(token, value, most) for token, value in zip(record["tokens"], record[self.measure])
         )

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.run_folder.turns import turns_of
-from aligner_lib.tutorial.attack.hacks import verdicts_of
+from aligner_lib.run_folder.turns import last_turn
+from aligner_lib.tutorial.comparison.good_answers import first_and_last, mean_parts, verdicts_of
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import Estimate, mean_interval, share, share_gain
 from data.gold import GoldParts
@@ -57,10 +57,7 @@ class HeldOutPairs:
             of_both[name] = {
                 "judge's reward": mean_interval([answer.reward for answer in side], prompts),
                 "good": share([float(answer.is_good) for answer in side], prompts),
-                **{
-                    part: fmean(float(getattr(answer.parts, part)) for answer in side)
-                    for part in GoldParts._fields
-                },
+                **mean_parts([answer.parts for answer in side], GoldParts._fields),
                 "tokens": fmean(answer.tokens for answer in side),
             }
         of_both["after"]["reward gained"] = mean_interval(
@@ -69,9 +66,9 @@ class HeldOutPairs:
         of_both["after"]["good gained"] = share_gain([b.is_good - a.is_good for a, b in self.pairs], prompts)
         return of_both
 
-    def drawn(self, count: int, seed: int = 0) -> list[tuple[HeldOutAnswer, HeldOutAnswer]]:
+    def drawn(self, count: int) -> list[tuple[HeldOutAnswer, HeldOutAnswer]]:
         """Pairs of answers drawn at random, always the same; all pairs if there are fewer than count."""
-        return random.Random(seed).sample(self.pairs, min(count, len(self.pairs)))
+        return random.Random(0).sample(self.pairs, min(count, len(self.pairs)))
 
 
 def before_and_after(run: RunFolder) -> HeldOutPairs:
@@ -80,17 +77,16 @@ def before_and_after(run: RunFolder) -> HeldOutPairs:
     Raises ValueError for a run with a single validation, for a run without a rewarded answer to the same prompt in both, and for
     prompts without an instruction of data/forms.py.
     """
-    records = [r for r in run.rollouts() if r["split"] == "validation"]
-    steps = sorted({record["step"] for record in records})
-    if len(steps) < 2:
+    validations = first_and_last(r for r in run.rollouts() if r["split"] == "validation")
+    if len(validations) < 2:
         raise ValueError(
-            f"{run.path} has {len(steps)} validations, and the comparison needs two: run the cell of the training again, and "
+            f"{run.path} has {len(validations)} validations, and the comparison needs two: run the cell of the training again, and "
             "the run goes on"
         )
-    first, last = (_by_group([r for r in records if r["step"] == step]) for step in (steps[0], steps[-1]))
+    first, last = map(_by_group, validations.values())
     if not (both := sorted(first.keys() & last.keys())):
         raise ValueError(
-            f"{run.path}: no held-out prompt has a rewarded answer at step {steps[0]} and at step {steps[-1]}: "
+            f"{run.path}: no held-out prompt has a rewarded answer at step {' and at step '.join(map(str, validations))}: "
             "read the judge's reasons in environment_failures.txt, and train again with a judge that answers"
         )
     return HeldOutPairs([(first[group], last[group]) for group in both])
@@ -118,7 +114,7 @@ def right_within_prompts(run: RunFolder, first: int, last: int) -> Estimate:
 def _by_group(records: list[dict]) -> dict[int, HeldOutAnswer]:
     return {
         record["group"]: HeldOutAnswer(
-            turns_of(record["prompt"])[-1]["text"],
+            last_turn(record["prompt"]),
             record["response"],
             record["reward"],
             parts,

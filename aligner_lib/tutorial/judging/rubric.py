@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aligner_lib.config.compose import literal
-from aligner_lib.run_folder.turns import turns_of
+from aligner_lib.run_folder.turns import last_turn
 from data import format_hh
 from data.sources import SAMPLES
 
@@ -20,7 +20,7 @@ RUBRIC = {
 def turns_in(prompts: Path) -> list[str]:
     """The users' last turns of a file of formatted prompts, {text}, without repetitions."""
     lines = prompts.read_text(encoding="utf-8").splitlines()
-    return list(dict.fromkeys(turns_of(json.loads(line)["text"])[-1]["text"] for line in lines))
+    return list(dict.fromkeys(last_turn(json.loads(line)["text"]) for line in lines))
 
 
 def write_turns(turns: Iterable[str], path: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.drawn_prompts import DrawnPrompt
 from aligner_lib.tutorial.comparison.evaluation import PolicyEvaluation, recorded_evaluation
+from aligner_lib.tutorial.comparison.good_answers import first_and_last
 
 PROMPTS = 3
 MINUS = str.maketrans("-", "−")
@@ -85,11 +86,8 @@ def _validation(runs: Path) -> str:
 def _validated(runs: Path) -> dict[str, Answers]:
     """The answers of PPO's first validation (as SFT) and of its last validation; empty with fewer than two validations."""
     records = [r for r in RunFolder(runs / "ppo").rollouts() if r.get("split") == "validation"]
-    steps = sorted({record["step"] for record in records})
-    if len(steps) < 2:
-        return {}
-    of_step = {step: _by_prompt([r for r in records if r["step"] == step]) for step in (steps[0], steps[-1])}
-    return {"SFT": of_step[steps[0]], "PPO": of_step[steps[-1]]}
+    sides = first_and_last(records).values()
+    return dict(zip(("SFT", "PPO"), map(_by_prompt, sides))) if len(sides) > 1 else {}
 
 
 def _by_prompt(records: list[dict]) -> Answers:
