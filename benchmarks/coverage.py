@@ -27,6 +27,7 @@ from aligner_lib.tutorial.comparison.statistics import (
 from benchmarks.options import documented_parser
 
 SIZES = (4, 8, 32, 128)
+SEED = 0
 Draw = Callable[[Generator, int], tuple[Estimate, float]]  # number of prompts n → the estimate, and the truth
 
 
@@ -138,9 +139,9 @@ ROWS: tuple[Draw, ...] = (
 )
 
 
-def coverage(draw: Draw, n: int, repetitions: int, seed: int = 0) -> tuple[float, float]:
+def coverage(draw: Draw, n: int, repetitions: int) -> tuple[float, float]:
     """The share of identified intervals that contain the truth, and the share of draws with an identified interval."""
-    rng, held, identified = np.random.default_rng([seed, n]), 0, 0
+    rng, held, identified = np.random.default_rng([SEED, n]), 0, 0
     for _ in range(repetitions):
         estimate, truth = draw(rng, n)
         if not isnan(estimate.low):

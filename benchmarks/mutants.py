@@ -70,7 +70,7 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
     return list(drawn.values())
 
 
-def found_again(verdicts: Iterable[MutantVerdict], root: Path = ROOT) -> dict[Mutant, str]:
+def found_again(verdicts: Iterable[MutantVerdict]) -> dict[Mutant, str]:
     """The mutants of an earlier record at the present places of their expressions, and for each mutant the test file that
     caught it ("" for none).
 
@@ -79,7 +79,7 @@ def found_again(verdicts: Iterable[MutantVerdict], root: Path = ROOT) -> dict[Mu
     """
     again = {}
     for verdict in verdicts:
-        old, path = verdict.mutant, root / verdict.mutant.path
+        old, path = verdict.mutant, ROOT / verdict.mutant.path
         source = path.read_text(encoding="utf-8") if path.exists() else ""
         same = [
             mutant

@@ -13,13 +13,11 @@ HEAD = (
 )
 
 
-def caught(exercise: Exercise, seed: int = 0) -> list[Mistake]:
+def caught(exercise: Exercise) -> list[Mistake]:
     """The planted mistakes that `check` rejects and calls by their names."""
     from aligner_lib.tutorial.checking.check import judge
 
-    return [
-        mistake for mistake in exercise.mistakes if judge(exercise, mistake.answer, seed).mistake is mistake
-    ]
+    return [mistake for mistake in exercise.mistakes if judge(exercise, mistake.answer).mistake is mistake]
 
 
 def table() -> str:

@@ -21,9 +21,9 @@ LARGEST = 130_000  # characters of a table or a picture
 COLOURS = 64
 
 
-def outputs_of(stem: str, folder: Path = OUTPUTS) -> dict[str, list[dict]]:
+def outputs_of(stem: str) -> dict[str, list[dict]]:
     """The outputs of a notebook's cells, by `key`; none for a notebook that was not recorded."""
-    path = folder / f"{stem}.json"
+    path = OUTPUTS / f"{stem}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -32,12 +32,12 @@ def key(source: str) -> str:
     return hashlib.sha256(source.strip().encode()).hexdigest()[:16]
 
 
-def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[Path]:
+def record_outputs(tutorial: Path, root: Path) -> list[Path]:
     """Take over the outputs of a tutorial's executed notebooks, and return the files that were written.
 
     tutorial: a folder of `aligner tutorial`; root: the project whose notebooks it executed.
     """
-    folder.mkdir(exist_ok=True)
+    OUTPUTS.mkdir(exist_ok=True)
     places = {
         str(tutorial.resolve()): f"runs/{tutorial.name}",
         str(root.resolve()): ".",
@@ -52,7 +52,7 @@ def record_outputs(tutorial: Path, root: Path, folder: Path = OUTPUTS) -> list[P
             for cell in cells
             if (shown := _joined(filter(None, map(static, cell["outputs"]))))
         }
-        paths.append(folder / f"{executed.stem}.json")
+        paths.append(OUTPUTS / f"{executed.stem}.json")
         paths[-1].write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return paths
 

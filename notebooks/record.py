@@ -258,10 +258,16 @@ def answers_for_pairs(
     return answers
 
 
-def chain(out: Path, profile: str, seed: int) -> tuple[Workspace, dict]:
-    """The tutorial's three stages with a seed: the workspace, and the settings of a further run with this seed."""
+def begun(out: Path, profile: str, seed: int) -> tuple[Workspace, dict]:
+    """SFT with a seed: the workspace, and the settings of a further run with this seed."""
     lab, seeded = Workspace(out / f"drawn-{seed}", profile, "drawn"), {"model.seed": seed}
     made(lab, "sft", "sft", seeded)
+    return lab, seeded
+
+
+def chain(out: Path, profile: str, seed: int) -> tuple[Workspace, dict]:
+    """The tutorial's three stages with a seed: the workspace, and the settings of a further run with this seed."""
+    lab, seeded = begun(out, profile, seed)
     made(lab, "rm", "rm", seeded)
     made(lab, "ppo", "ppo", lab.conversations() | seeded)
     return lab, seeded
@@ -291,11 +297,7 @@ def record_changed(out: Path, profile: str) -> None:
 
 def record_attacked(out: Path, profile: str) -> None:
     """Notebook 12: GRPO against a judge with holes, and against the mended judge."""
-    lab, seeded = (
-        Workspace(out / f"drawn-{TUTORIAL_SEEDS[0]}", profile, "drawn"),
-        {"model.seed": TUTORIAL_SEEDS[0]},
-    )
-    made(lab, "sft", "sft", seeded)
+    lab, seeded = begun(out, profile, TUTORIAL_SEEDS[0])
     prompts = {
         split: str(
             write_prompts(
@@ -321,9 +323,7 @@ def record_attacked(out: Path, profile: str) -> None:
 
 def record_judged(out: Path, profile: str) -> None:
     """Notebook 13: GRPO with the downloaded model as judge."""
-    seeded = {"model.seed": TUTORIAL_SEEDS[0]}
-    lab = Workspace(out / f"drawn-{TUTORIAL_SEEDS[0]}", profile, "drawn")
-    made(lab, "sft", "sft", seeded)
+    lab, seeded = begun(out, profile, TUTORIAL_SEEDS[0])
     with serve_judge(lab.model_name) as judge:
         begins = {"pretrained_checkpoint.restore_from_path": lab.policy()}
         files = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 
 import traitlets
 
 from aligner_lib.tutorial.quiz.quiz_file import FINAL, QuizFile, load_quiz, quiz_names
+from aligner_lib.tutorial.report.html_page import with_code
 from aligner_lib.tutorial.workspace.learning_progress import read_progress, record_answer, workspace
 from widgets.frontend.widget import Widget, script
 
@@ -91,11 +91,11 @@ class Quiz(Widget):
 
     def _static_question(self, question) -> str:
         choices = "".join(
-            f"<details><summary>{_code(choice.text)}</summary>"
-            f"<p>{'Right' if choice.place == 0 else 'No'}: {_code(choice.why)}</p></details>"
+            f"<details><summary>{with_code(choice.text)}</summary>"
+            f"<p>{'Right' if choice.place == 0 else 'No'}: {with_code(choice.why)}</p></details>"
             for choice in question.shuffled(self._seed)
         )
-        return f"<li>{_code(question.ask)}{choices}</li>"
+        return f"<li>{with_code(question.ask)}{choices}</li>"
 
 
 def _answered_before(file: QuizFile) -> dict[str, list[int]]:
@@ -111,8 +111,3 @@ def _answered_before(file: QuizFile) -> dict[str, list[int]]:
         for question, tried in answers.items()
         if question in known
     }
-
-
-def _code(text: str) -> str:
-    """A text as HTML, with code between backticks."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))

@@ -11,6 +11,7 @@ from aligner_lib.tutorial.exercises.exercise import Exercise, Mistake
 from aligner_lib.tutorial.mistakes.drawing import drawing
 from aligner_lib.tutorial.mistakes.evidence import MistakenRun
 from aligner_lib.tutorial.mistakes.recorded import mistaken_run
+from aligner_lib.tutorial.report.html_page import with_code
 
 if TYPE_CHECKING:
     from aligner_lib.tutorial.exercises.outcome import Difference
@@ -117,7 +118,7 @@ class ExerciseVerdict:
         what = f"{run.steps} steps of `aligner {run.kind}` with the smallest model. {run.sentence}"
         return (
             '<details><summary class="trained">Train with this mistake</summary>'
-            f"<p>{_with_code(what)}</p>{drawing(run)}</details>"
+            f"<p>{with_code(what)}</p>{drawing(run)}</details>"
         )
 
     def _tables(self) -> str:
@@ -140,12 +141,6 @@ class ExerciseVerdict:
             for name, value in self.inputs.items()
         )
         return f"<details><summary>the input of the failed case</summary><table>{rows}</table></details>"
-
-
-def _with_code(text: str) -> str:
-    """A text as HTML, with code between backticks."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
 def _capital(text: str) -> str:

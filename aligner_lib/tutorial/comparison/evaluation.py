@@ -16,6 +16,7 @@ from aligner_lib.tutorial.comparison.policies import PolicyComparison, compare_p
 from aligner_lib.tutorial.comparison.statistics import Estimate
 
 CONVERSATIONS, SUMS = "conversations", "sums"
+DRAWN = 4  # prompts
 AGAINST = "SFT"
 """The policy in every comparison."""
 KEY = "evaluation"
@@ -100,18 +101,18 @@ def runs_of_seeds(runs: Mapping[str, RunFolder], beside: str) -> dict[str, list[
     return pooled
 
 
-def evaluate_policies(runs: Mapping[str, Sequence[RunFolder]], seed: int, n: int = 4) -> PolicyEvaluation:
+def evaluate_policies(runs: Mapping[str, Sequence[RunFolder]], seed: int) -> PolicyEvaluation:
     """The evaluation from runs of `aligner evaluate`, with the environments `conversations` and `sums`.
 
     runs: by the policy's name, a run for each training seed; SFT, PPO, DPO and GRPO are among the names. The prompts are drawn
-    from the first training seed. seed: of the draw. n: the number of drawn prompts. Raises ValueError for runs with different
+    from the first training seed. seed: of the draw. Raises ValueError for runs with different
     prompts.
     """
     first = {name: of_policy[0] for name, of_policy in runs.items()}
     of_environment = {
         name: compare_policies(runs, AGAINST, environment=name) for name in (CONVERSATIONS, SUMS)
     }
-    return PolicyEvaluation(**of_environment, drawn=draw_prompts(first, CONVERSATIONS, seed, n))
+    return PolicyEvaluation(**of_environment, drawn=draw_prompts(first, CONVERSATIONS, seed, DRAWN))
 
 
 def recorded_evaluation(summary: dict) -> PolicyEvaluation | None:

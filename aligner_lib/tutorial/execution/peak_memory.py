@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 GIB = 1 << 30
+SECONDS = 0.5  # between two samples
 
 
 class PeakMemory:
@@ -17,9 +18,8 @@ class PeakMemory:
     On other systems, the result is the largest sampled resident size.
     """
 
-    def __init__(self, seconds_between_samples: float = 0.5):
+    def __init__(self):
         self.bytes = 0
-        self._between = seconds_between_samples
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
 
@@ -44,7 +44,7 @@ class PeakMemory:
                 self.bytes = max(self.bytes, _peak_bytes(process))
             if last:
                 return
-            self._stop.wait(self._between)
+            self._stop.wait(SECONDS)
 
 
 def _peak_bytes(process: psutil.Process) -> int:

@@ -19,6 +19,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.tutorial.judging.verdicts import recorded_judge
 
 KEY_VARIABLE = "NOTEBOOK_JUDGE_KEY"
+ROWS = 8  # requests that are answered at the same time
 START_S, POLL_S, END_S = 600, 0.5, 20
 """Seconds: until a server on a busy machine must answer, between two attempts, and for the end of a server."""
 NEWS_S = 20.0
@@ -57,18 +58,17 @@ _served: ServedJudge | None = None
 """The last server of this process. A notebook's cell that runs again must not keep a second model in memory."""
 
 
-def serve_judge(model: str | Path, rows: int = 8) -> ServedJudge:
+def serve_judge(model: str | Path) -> ServedJudge:
     """Start a server for a model, and return when the server answers. An earlier server of this process ends.
 
-    model: as for `aligner serve`. rows: requests that are answered at the same time. The environment variable KEY_VARIABLE gets
-    the server's random token. Raises UserError with the server's last words if the server ends before an answer.
+    model: as for `aligner serve`. The environment variable KEY_VARIABLE gets the server's random token. Raises UserError with the server's last words if the server ends before an answer.
     """
     global _served
     if _served is not None:
         _served.stop()
     os.environ[KEY_VARIABLE] = secrets.token_hex(16)
     # The server itself takes a free port: between a choice here and the server's start, another program could take the port.
-    options = ["--port", "0", "--rows", str(rows)]
+    options = ["--port", "0", "--rows", str(ROWS)]
     command = [sys.executable, "-m", "aligner_lib", "serve", str(model), *options]
     environment = os.environ | {"ALIGNER_SERVE_TOKEN": os.environ[KEY_VARIABLE]}
     with tempfile.TemporaryFile("w+") as words:

@@ -51,10 +51,7 @@ def requests_of(
 
 
 def record_verdicts(
-    judge: JudgedPrompts,
-    answers: Sequence[LabelledAnswer],
-    pairs: Sequence[AnswerPair],
-    path: Path = FILE,
+    judge: JudgedPrompts, answers: Sequence[LabelledAnswer], pairs: Sequence[AnswerPair]
 ) -> int:
     """Ask a live judge all requests of the notebook, and write the answers. Returns the number of answers.
 
@@ -67,7 +64,7 @@ def record_verdicts(
         if not isinstance(answer, str):
             raise RuntimeError(f"the judge gave no answer: {answer.text}")
         kept[recorded.identity(request)] = _shortened(answer)
-    path.write_bytes(gzip.compress(json.dumps(kept, sort_keys=True).encode(), mtime=0))
+    FILE.write_bytes(gzip.compress(json.dumps(kept, sort_keys=True).encode(), mtime=0))
     return len(kept)
 
 

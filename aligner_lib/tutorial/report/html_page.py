@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 
 
 def html_page(title: str, body: str, style: str = "", script: str = "") -> str:
@@ -22,6 +23,11 @@ def html_page(title: str, body: str, style: str = "", script: str = "") -> str:
 </body>
 </html>
 """
+
+
+def with_code(text: str) -> str:
+    """A text as HTML, with code between backticks."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 
 STYLE = """
