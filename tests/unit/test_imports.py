@@ -161,8 +161,8 @@ def test_the_library_reads_the_samples_and_not_the_package_that_writes_them():
 # widgets read runs and files of pairs, judge runs by their own alarms, ask their kinds for charts, have questions and answers from
 # the tutorial, and ask a model several questions at once
 OF_WIDGETS = """
-data.forms data.gold aligner_lib.config.kind aligner_lib.config.kinds aligner_lib.datasets.json_lines aligner_lib.errors
-aligner_lib.jobs.drawn_answer aligner_lib.run_folder aligner_lib.tutorial
+aligner_lib.config.kind aligner_lib.config.kinds aligner_lib.datasets.comparisons aligner_lib.errors aligner_lib.jobs.drawn_answer
+aligner_lib.run_folder aligner_lib.tutorial
 """
 
 

@@ -6,7 +6,6 @@ score, and half right if both answers have the same score.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -15,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-ASSISTANT = "Assistant:"
+from aligner_lib.datasets.comparisons import read_pairs
+
 Score = Callable[[str, str], float]  # arguments: prompt, answer
 
 
@@ -28,19 +28,8 @@ class TextPair(NamedTuple):
 
 
 def text_pairs(comparisons: Path) -> list[TextPair]:
-    """The pairs of a formatted file, in which each chosen text is followed by its rejected text.
-
-    The prompt ends with the last `Assistant:` of the chosen text. The rest of each text is the answer.
-    """
-    texts = [json.loads(line)["text"] for line in comparisons.read_text(encoding="utf-8").splitlines()]
-    pairs = []
-    for chosen, rejected in zip(texts[::2], texts[1::2], strict=True):
-        prompt, _, answer = chosen.rpartition(ASSISTANT)
-        assert rejected.startswith(prompt + ASSISTANT), rejected
-        pairs.append(
-            TextPair(prompt + ASSISTANT, answer.strip(), rejected[len(prompt + ASSISTANT) :].strip())
-        )
-    return pairs
+    """The pairs of a comparisons file. Raises what `read_pairs` raises."""
+    return [TextPair(**pair) for pair in read_pairs(comparisons)]
 
 
 def accuracy(score: Score, pairs: Iterable[TextPair]) -> float:
