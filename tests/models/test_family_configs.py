@@ -78,6 +78,18 @@ def test_a_published_configuration_is_read_as_transformers_means_it_and_written_
     assert families.from_hf(families.to_hf(arch)) == arch
 
 
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt_neox"])
+@pytest.mark.parametrize("section", [LLAMA_3, {"rope_type": "yarn", "factor": 4.0}])
+def test_the_original_length_outside_of_the_section_has_transformers_priority(model_type, section):
+    from transformers import AutoConfig
+
+    settings = {"rope_parameters": section | {"rope_theta": 1e4}, "original_max_position_embeddings": 64}
+    ours = read(model_type, **PYTHIA | settings).rope_scaling.original_positions
+    theirs = AutoConfig.for_model(model_type, **settings)
+    theirs.standardize_rope_params()  # as every model does
+    assert ours == theirs.rope_parameters["original_max_position_embeddings"] == 64
+
+
 def test_gemma_3_is_the_same_as_of_transformers_4_and_of_5():
     old = read("gemma3_text", rope_theta=1e6, rope_local_base_freq=1e4, sliding_window_pattern=3)
     sections = {

@@ -99,6 +99,8 @@ def read_rope(
     rope_parameters; earlier releases have rope_scaling. Raises ValueError for an unknown scaling, for two sections that differ,
     and for a share that the family does not read.
     """
+    # transformers 5 prefers this setting to the section's, except in sections for kinds of layers
+    original = settings.count("original_max_position_embeddings", None) if parameters is None else None
     parameters = settings.section("rope_parameters") if parameters is None else parameters
     if FULL in parameters or SLIDING in parameters:
         raise parameters.refuse(
@@ -111,7 +113,7 @@ def read_rope(
         {
             "rotary_base": section.number("rope_theta", theta),
             "rotary_fraction": section.number("partial_rotary_factor", share),
-            "rope_scaling": read_scaling(section),
+            "rope_scaling": read_scaling(section, original),
         }
         for section in sections or [parameters]
     ]
@@ -139,8 +141,11 @@ REFUSED_SCALINGS = {
 }
 
 
-def read_scaling(section: Settings) -> RopeScaling | None:
-    """The scaling described by a section; None without scaling. Raises ValueError for an unknown kind."""
+def read_scaling(section: Settings, original: int | None = None) -> RopeScaling | None:
+    """The scaling described by a section; None without scaling.
+
+    original: the positions before the scaling, in tokens; None: the section's. Raises ValueError for an unknown kind.
+    """
     kind = section.word("rope_type", None) or section.word("type", "default")
     if kind == "default":
         return None
@@ -152,17 +157,17 @@ def read_scaling(section: Settings) -> RopeScaling | None:
             section.number("factor"),
             section.number("low_freq_factor"),
             section.number("high_freq_factor"),
-            section.count("original_max_position_embeddings"),
+            original or section.count("original_max_position_embeddings"),
         )
     if kind == "yarn":
-        return _read_yarn(section)
+        return _read_yarn(section, original)
     reason = f": {REFUSED_SCALINGS[kind]}" if kind in REFUSED_SCALINGS else ""
     raise section.refuse(
         f"rope_type {kind!r} is not supported; only 'default', 'linear', 'llama3' and 'yarn' are{reason}"
     )
 
 
-def _read_yarn(section: Settings) -> RopeScaling:
+def _read_yarn(section: Settings, original: int | None) -> RopeScaling:
     if "truncate" in section and not section.flag("truncate"):
         raise section.refuse("truncate is false, which the importer does not support for yarn")
     factor = section.number("factor")
@@ -177,7 +182,7 @@ def _read_yarn(section: Settings) -> RopeScaling:
         factor,
         section.number("beta_slow", None) or 1.0,
         section.number("beta_fast", None) or 32.0,
-        section.count("original_max_position_embeddings"),
+        original or section.count("original_max_position_embeddings"),
         usual if attention_factor is None else attention_factor,
     )
 
