@@ -22,7 +22,7 @@ from aligner_lib.datasets.json_file import read_object
 from aligner_lib.models.adapters import A, Adapter, AdapterRecord, B
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight, hf_shapes, to_hf, to_megatron, weights
-from aligner_lib.models.tensor_store import Block, StoreReader
+from aligner_lib.models.tensor_store import Block, StoreReader, check_file
 from cluster.record import write_json
 
 if TYPE_CHECKING:
@@ -282,18 +282,19 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
         raise ValueError(
             f"{folder} has no {TENSORS}: save the adapters with peft's save_pretrained, as safetensors"
         )
+    check_file(folder / TENSORS)
     halves = load_file(folder / TENSORS)
     parts = {}
     for name in [name for name in halves if name.endswith(".lora_A.weight")]:
         module = name.removesuffix(".lora_A.weight")
-        a, b = halves.pop(name), halves.pop(f"{module}.lora_B.weight")
-        module = module.removeprefix(PREFIX)
-        if not (scale := _scale(module, a.shape[0], config)):
+        a, b = halves.pop(name), halves.pop(f"{module}.lora_B.weight", None)
+        if b is None or not a.ndim == b.ndim == 2 or a.shape[0] != b.shape[1]:
             raise ValueError(
-                f"{folder / CONFIG} gives the adapter of {module} lora_alpha=0, so the adapter has no effect: write the lora_alpha "
-                "of its training there, or start without the adapters"
+                f"{folder / TENSORS} has {name} without a lora_B of the same rank: save the adapters again with peft's "
+                "save_pretrained"
             )
-        parts[module] = _PeftAdapter(a, b, scale)
+        module = module.removeprefix(PREFIX)
+        parts[module] = _PeftAdapter(a, b, _scale(module, a.shape[0], config, folder / CONFIG))
     if halves:
         raise ValueError(
             f"{folder} has {next(iter(halves))}, which is not a part of a linear layer's adapter and can't be read"
@@ -301,13 +302,23 @@ def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
     return parts
 
 
-def _scale(module: str, rank: int, config: Mapping) -> float:
-    """The scale by PEFT's rules. A pattern is a regular expression for the end of a module's name."""
+def _scale(module: str, rank: int, config: Mapping, where: Path) -> float:
+    """The scale by PEFT's rules. A pattern is a regular expression for the end of a module's name. where: for errors."""
     patterns = config.get("alpha_pattern") or {}
-    alpha = next(
-        (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)),
-        config["lora_alpha"],
-    )
+    try:
+        alpha = next(
+            (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)),
+            config.get("lora_alpha"),
+        )
+    except (AttributeError, re.error) as error:
+        raise ValueError(
+            f"{where}: alpha_pattern is {patterns}, but must map regular expressions to numbers ({error}): correct the file"
+        ) from None
+    if type(alpha) not in (int, float) or not alpha or not math.isfinite(alpha):
+        raise ValueError(
+            f"{where} gives the adapter of {module} lora_alpha={alpha}, but the adapter has an effect only with a number other "
+            "than 0: write the lora_alpha of its training there, or start without the adapters"
+        )
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 

@@ -204,18 +204,18 @@ def check_store(folder: Path) -> int:
 
     Raises ValueError with the name of a damaged file.
     """
-    total = 0
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        header = read_header(path)
-        end = max(
-            (entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0
-        )
-        size = path.stat().st_size
-        header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
-        if size != header_bytes + end:
-            raise ValueError(f"{path} is damaged, with {size} bytes instead of {header_bytes + end}")
-        total += size
-    return total
+    return sum(check_file(path) for path in sorted(Path(folder).glob("*.safetensors")))
+
+
+def check_file(path: Path) -> int:
+    """Check a safetensors file by its header and length. Returns the size in bytes. Raises ValueError for a damaged file."""
+    header = read_header(path)
+    end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
+    size = path.stat().st_size
+    header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
+    if size != header_bytes + end:
+        raise ValueError(f"{path} is damaged, with {size} bytes instead of {header_bytes + end}")
+    return size
 
 
 def read_header(path: Path) -> dict:

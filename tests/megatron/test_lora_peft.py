@@ -273,17 +273,27 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
     [
         ({"use_dora": True}, None, "use_dora=True, but only use_dora=False can be read"),
         ({"lora_alpha": 0}, None, r"adapter_config\.json gives the adapter of .* lora_alpha=0, .*: write the lora_alpha"),
+        ({"lora_alpha": None}, None, r"lora_alpha=None, but .* a number other than 0: write the lora_alpha"),
+        ({"alpha_pattern": {"q_proj(": 3}}, None, r"alpha_pattern is .*q_proj\(.*, but must map regular expressions to numbers"),
         ({"peft_type": "IA3"}, None, "peft_type=IA3; only LORA can be read"),
+        (None, lambda t: {k: v for k, v in t.items() if "0.self_attn.q_proj.lora_B" not in k}, "without a lora_B of the same rank"),
         (None, lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "not a part of a linear layer's adapter"),
         (None, lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
         (None, lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
         (None, lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
     ],
-    ids=["dora", "no alpha", "ia3", "a head", "another name", "some layers", "another shape"],
+    ids=["dora", "alpha 0", "no alpha", "a pattern", "ia3", "no B", "a head", "another name", "some layers", "another shape"],
 )  # fmt: skip
 def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change, message):
     with pytest.raises(ValueError, match=message):
         adapter_layers(changed(exported, tmp_path / "peft", config, change), Architecture.load(twins[0]))
+
+
+def test_a_truncated_file_is_refused(exported, twins, tmp_path):
+    path = changed(exported, tmp_path / "peft") / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors is damaged, with \d+ bytes instead of"):
+        adapter_layers(path.parent, Architecture.load(twins[0]))
 
 
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):
