@@ -11,7 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 from aligner_lib.datasets.chat_template import ROLES
 from aligner_lib.errors import UserError
-from data.conversations import TURN_KEYS, TURNS, hh_messages, hh_prompt, is_plain_prompt
+from data.conversations import (
+    TOOL_KEYS,
+    TOOL_ROLES,
+    TURN_KEYS,
+    TURNS,
+    hh_messages,
+    hh_prompt,
+    is_plain_prompt,
+)
 from data.fields import METADATA, TURN_METADATA, is_empty
 from data.raw_forms import RawForm, recognise, unread_columns
 from data.report import Unusable
@@ -28,6 +36,13 @@ class RecordForm(NamedTuple):
     """The keys whose values may be lists of turns."""
     turn_keys: frozenset[str] = frozenset()
     """The keys that are read in each turn."""
+    result_keys: frozenset[str] = frozenset()
+    """The further keys that are read in a tool's result."""
+
+    def keys_of(self, turn: dict) -> frozenset[str]:
+        """The keys that are read in a turn."""
+        is_result = TOOL_ROLES.get(str(turn.get("role")).lower()) == "tool"
+        return self.turn_keys | self.result_keys if is_result else self.turn_keys
 
 
 TEXT = RecordForm(frozenset({"text"}))
@@ -36,7 +51,8 @@ TURN = frozenset({"role", "content"})
 MESSAGES = RecordForm(
     frozenset({"messages", "system", "tools"}),
     ("messages",),
-    TURN | {"weight", "tool_calls", "tool_call_id", "name"},
+    TURN | {"weight", "tool_calls"},
+    TOOL_KEYS["tool"],
 )
 CONVERSATIONS = RecordForm(
     frozenset({"conversations", "system"}), ("conversations",), frozenset({"from", "value", "weight"})
@@ -177,7 +193,7 @@ def _has_unread_key(value: Any, form: RecordForm) -> bool:
     """Whether a turn of a list has a key with content, which neither the trainers nor `data.convert` read."""
     turns = [turn for turn in value if isinstance(turn, dict)] if isinstance(value, list) else []
     return any(
-        key not in TURN_KEYS | TURN_METADATA | form.turn_keys and not is_empty(content)
+        key not in TURN_KEYS | TURN_METADATA | form.keys_of(turn) and not is_empty(content)
         for turn in turns
         for key, content in turn.items()
     )
@@ -224,7 +240,7 @@ def check_keys(record: dict, form: RecordForm) -> Counter:
         turns = record.get(key)
         for number, turn in enumerate(turns if isinstance(turns, list) else [], start=1):
             if isinstance(turn, dict):
-                ignored |= Counter(_unread(turn, form.turn_keys, f" of turn {number} in {key!r}"))
+                ignored |= Counter(_unread(turn, form.keys_of(turn), f" of turn {number} in {key!r}"))
     return ignored
 
 

@@ -26,6 +26,8 @@ REFUSED = {
     "weight": ({"input": "a", "output": "b", "weight": 0.5}, "'weight'", "remove the key"),
     "tools": ({"conversations": SHAREGPT, "tools": [{"name": "add"}]}, "'tools'", "`aligner data`, which reads ShareGPT's conversations"),
     "function_call": (with_key(TURNS, 1, function_call={"name": "add"}), "'function_call' of turn 2", "'tool_calls', a list"),
+    "name": (with_key(TURNS, 0, name="Ann"), "'name' of turn 1", "remove the key"),
+    "tool_call_id": (with_key(TURNS, 1, tool_call_id="a"), "'tool_call_id' of turn 2", "remove the key"),
     "mask": ({"conversations": SHAREGPT, "mask": "Assistant"}, "'mask'", "`aligner data`, which reads"),
     "unknown": ({"input": "a", "output": "b", "hint": "c"}, "'hint'", "remove the key"),
 }  # fmt: skip
@@ -70,7 +72,7 @@ def test_metadata_is_ignored_on_purpose_and_listed(jsonl, tokenizer):
 
 def test_a_value_that_changes_nothing_is_no_reason_to_refuse(jsonl, tokenizer):
     records = [
-        with_key(TURNS, 1, weight=1, tool_calls=None, reasoning_content="") | {"tools": []},
+        with_key(TURNS, 1, weight=1, tool_calls=None, name=None, reasoning_content="") | {"tools": []},
         {"conversations": SHAREGPT, "mask": "User", "system": ""},
         {"instruction": "", "input": "a", "output": "b"},
     ]
