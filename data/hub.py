@@ -40,7 +40,7 @@ NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))
 
 def is_hub_name(text: str) -> bool:
     """Whether `text` has the form owner/name or owner/name@revision, and is not the path of a data file."""
-    return bool(NAME.fullmatch(text)) and not text.endswith(OWN_SUFFIXES)
+    return bool(NAME.fullmatch(text)) and not text.lower().endswith(OWN_SUFFIXES)
 
 
 def fetch(name: str, *, split: str | None = None, subset: str | None = None) -> tuple[Path, ...]:

@@ -36,15 +36,16 @@ def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
     Raises DataError for a file that is damaged as a whole or of an unknown kind.
     """
     for path in paths:
-        if path.name.endswith(".parquet"):
+        name = path.name.lower()
+        if name.endswith(".parquet"):
             yield from _read_parquet(path)
-        elif path.name.endswith(".jsonl.gz"):
+        elif name.endswith(".jsonl.gz"):
             yield from _read_gzip(path)
-        elif path.name.endswith((".jsonl", ".json")):
+        elif name.endswith((".jsonl", ".json")):
             yield from _read_json(path)
-        elif path.name.endswith((".csv", ".tsv")):
+        elif name.endswith((".csv", ".tsv")):
             yield from _read_csv(path)
-        elif path.name.endswith(".arrow"):
+        elif name.endswith(".arrow"):
             yield from _read_arrow(path)
         else:
             raise DataError(f"{path} has an unknown ending: raw data files end in {', '.join(OWN_SUFFIXES)}")
@@ -100,7 +101,7 @@ def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
 def _read_json(path: Path) -> Iterator[RawRecord | Skip]:
     """The objects of a list, one at a time, or of JSON Lines. Raises DataError for another .json file, and at damaged JSON."""
     decoder, number = json.JSONDecoder(), 0
-    if (first := first_character(path)) == "{" or (first != "[" and path.suffix == ".jsonl"):
+    if (first := first_character(path)) == "{" or (first != "[" and path.suffix.lower() == ".jsonl"):
         with path.open("rb") as stream:
             yield from _read_lines(stream, str(path))
         return
@@ -166,7 +167,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord | Skip]:
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         try:
-            delimiter = "\t" if path.suffix == ".tsv" else _delimiter(stream)
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(stream)
             rows = csv.reader(stream, strict=True, delimiter=delimiter)
             columns = [name.strip() for name in next(filter(None, rows), [])]
             if columns == ["sep=", ""]:  # Excel's line before the header

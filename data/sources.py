@@ -93,7 +93,7 @@ def _data_files(folder: Path) -> list[Path]:
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.name.endswith(OWN_SUFFIXES)
+        if path.name.lower().endswith(OWN_SUFFIXES)
         and path.name not in ABOUT_DATA
         and not (path.name.startswith("cache-") and path.name.endswith(".arrow"))
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)

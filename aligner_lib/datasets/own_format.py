@@ -32,9 +32,10 @@ def is_read_as_it_is(file: Path, to: str, names: Collection[str] = (), *, is_spl
 
 def may_be_own(source: Path) -> bool:
     """Whether a source may be JSON Lines in the trainers' format."""
-    if not source.is_file() or source.name.endswith((".parquet", ".arrow", ".csv", ".tsv", ".jsonl.gz")):
+    if not source.is_file():
         return False
-    return first_character(source) != "["
+    first = first_character(source)
+    return first == "{" or (first != "[" and source.suffix.lower() in (".jsonl", ".json"))
 
 
 def first_records(source: Path) -> list[dict]:

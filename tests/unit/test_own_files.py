@@ -96,6 +96,24 @@ def test_a_file_in_another_known_form_is_converted(tmp_path, samples, record, li
     assert train != file and lines(train) == [line]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("data.CSV", "prompt,completion\nWhy?,So.\n"),
+        ("data.JSONL", '{"prompt": "Why?", "completion": "So."}'),
+    ],
+)
+def test_the_case_of_a_file_name_s_ending_does_not_matter(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert lines(files("sft", tmp_path / name)[0]) == [SFT]
+
+
+def test_a_file_of_another_kind_is_not_read_as_json_lines(tmp_path):
+    (tmp_path / "data.xlsx").write_bytes(b"PK\3\4")
+    with pytest.raises(UserError, match=r"data\.xlsx has an unknown ending: raw data files end in \.jsonl"):
+        files("sft", tmp_path / "data.xlsx")
+
+
 def test_one_of_the_first_records_decides_that_a_file_is_converted_and_a_faulty_record_does_not(tmp_path):
     of_turns = {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, WORSE], "system": None}
     file = jsonl(tmp_path / "data.jsonl", PAIR | {"system": None}, PAIR | {"prompt": "And?"}, of_turns)
