@@ -111,7 +111,7 @@ def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]
     ]
     if with_tools:
         with unusable():
-            check_results(value)
+            check_results(value, [message["role"] for message in messages])
     return messages
 
 

@@ -69,26 +69,40 @@ def checked_calls(value: Any) -> list[ToolCall]:
     return calls
 
 
-def check_results(turns: Sequence[dict[str, Any]]) -> None:
-    """Raises ValueError for a result that does not belong to the next open call of the turns, by `tool_call_id` or `name`.
+def check_results(turns: Sequence[dict[str, Any]], roles: Sequence[str]) -> None:
+    """Raises ValueError for a result that does not belong to the next open call of the turns, by `tool_call_id` or `name`, for a
+    result without a call, and for a call without a result beside other results. roles: `user`, `assistant`, `tool`, …
 
     Templates write the results without ids, so the order alone says which result belongs to which call.
     """
-    calls: list[dict[str, Any]] = []
-    for number, turn in enumerate(turns, start=1):
-        if turn.get("role") != "tool":
+    calls: list[dict[str, Any]] | None = None  # None: an answer may have calls in its text
+    previous = None
+    for number, (turn, role) in enumerate(zip(turns, roles), start=1):
+        if role != "tool":
+            if previous == "tool" and calls:
+                raise ValueError(
+                    f"turn {number} follows a result, but the call of {calls[0]['name']!r} before has none: give a turn of the role "
+                    "'tool' for each call"
+                )
             calls = [
                 {"tool_call_id": call.get("id"), "name": call.get("function", call).get("name")}
                 for call in turn.get("tool_calls") or []
             ]
-            continue
-        call = calls.pop(0) if calls else {}
-        for key, value in call.items():
-            if value and turn.get(key) and turn[key] != value:
+            if role == "assistant" and not calls:
+                calls = None
+        elif calls is not None:
+            if not calls:
                 raise ValueError(
-                    f"turn {number} has the {key} {turn[key]!r}, but the next call without a result has {value!r}: put results "
-                    "into the order of their calls"
+                    f"turn {number} is a result, but no call before it lacks a result: remove the turn, or add its call to the "
+                    "'tool_calls' of the assistant's turn"
                 )
+            for key, value in calls.pop(0).items():
+                if value and turn.get(key) and turn[key] != value:
+                    raise ValueError(
+                        f"turn {number} has the {key} {turn[key]!r}, but the next call without a result has {value!r}: put "
+                        "results into the order of their calls"
+                    )
+        previous = role
 
 
 def _short(value: object) -> str:

@@ -281,6 +281,9 @@ LEFT_OUT = {
     "the old form of a call": ({"messages": [*ASKED, turn("b") | {"function_call": {"name": "add"}}]}, "unread key", "'function_call'"),
     "reasoning": ({"messages": [*ASKED, CALLS | {"reasoning_content": "Hm."}]}, "unread key", "'reasoning_content'"),
     "results in another order": ({"messages": [*ASKED, CALLS, {"role": "tool", "tool_call_id": "b", "content": "4"}, turn("b")]}, "wrong type", "turn 3 has the tool_call_id 'b'"),
+    "a call without a result": ({"messages": [*ASKED, CALLS, {"role": "tool", "content": "4"}, turn("b")]}, "wrong type", "turn 4 follows a result, but the call of 'add' before has none"),
+    "a result too many": ({"messages": [*ASKED, CALLED, *[{"role": "tool", "content": "4"}] * 2, turn("b")]}, "wrong type", "turn 4 is a result, but no call before it lacks a result"),
+    "a result of the user": ({"messages": [*ASKED, {"role": "tool", "content": "4"}, turn("b")]}, "wrong type", "turn 2 is a result, but no call"),
     "a role's call in prose": ({"messages": [*ASKED, {"role": "function_call", "content": "add(1)"}]}, "wrong type", "turn 2 of 'messages' has the role 'function_call', but its text is not the JSON of a call: 'add(1)'"),
     "tools twice": ({"messages": [{"role": "system", "content": "You have <tools>[]</tools>"}, *ASKED, turn("b")], "tools": [ADD]}, "unread key", "use --ignore tools"),
     "tools in prose": ({"messages": [*ASKED, turn("b")], "tools": "add"}, "wrong type", "not JSON"),
@@ -314,7 +317,9 @@ def test_tools_of_a_parquet_file_have_no_fields_of_other_tools_and_prompts_hold_
 
 def test_the_report_shows_calls_as_the_model_sees_them(tmp_path, smoke):
     result = {"role": "tool", "content": "4"}
-    raw = jsonl(tmp_path / "raw.jsonl", {"messages": [*ASKED, CALLS, result, turn("4")], "tools": [ADD]})
+    raw = jsonl(
+        tmp_path / "raw.jsonl", {"messages": [*ASKED, CALLS, result, result, turn("4")], "tools": [ADD]}
+    )
     options = ["--to", "sft", "--out", str(tmp_path), "--validation-fraction", "0", "--tokenizer", str(smoke)]
     shown = CliRunner().invoke(commands, [str(raw), *options]).output
     assert "You can call these functions:" in shown and '⟦ <tool_call>\n{"name": "add"' in shown, shown

@@ -40,7 +40,7 @@ def turns_in_record(record: dict) -> list[Turn]:
                 "'system' and the first turn differ, and only one can be the system turn: remove one of them"
             )
         opening = []
-    check_results(turns)
+    check_results(turns, [turn.role.lower() for turn in read])
     return opening + read
 
 
