@@ -131,6 +131,7 @@ def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
         ("qwen3", {"rope_parameters": {"full_attention": {"rope_theta": 7.0}}}, "are not read in qwen3: write rope_theta"),
         ("mistral", {"layer_types": HALF_SLIDING}, "has full_.*; with sliding_window=4096, only sliding_attention"),
         ("mistral", {"sliding_window": None, "layer_types": HALF_SLIDING}, "sliding_window=None, only full_attention"),
+        ("smollm3", {"sliding_window": 9, "layer_types": HALF_SLIDING}, "sliding_attention, which needs use_sliding_window true"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("olmo2", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("qwen3", {"rope_scaling": YARN | {"truncate": False}}, "truncate is false"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.families.family import Family, read_window, write_window
+from aligner_lib.models.families.family import SLIDING, Family, read_window, write_window
 from aligner_lib.models.families.llama import read_llama, write_llama
 from aligner_lib.models.families.settings import Settings
 
@@ -21,6 +21,11 @@ def from_hf(settings: Settings) -> Architecture:
     rotated = rotated or [(layer + 1) % every for layer in range(arch.num_layers)]
     nope = tuple(layer for layer in range(arch.num_layers) if not rotated[layer])
     window = settings.count("sliding_window", None) if settings.flag("use_sliding_window") else None
+    if window is None and SLIDING in (settings.listed("layer_types", arch.num_layers) or []):
+        raise settings.refuse(
+            f"layer_types has {SLIDING}, which needs use_sliding_window true and a sliding_window in smollm3: set both, or write "
+            "full_attention"
+        )
     return replace(arch, family="smollm3", nope_layers=nope, **read_window(settings, window, nope))
 
 
