@@ -168,6 +168,16 @@ def to_nemo(arch: Architecture) -> dict:
         (to_nemo, replace(read("llama"), nope_layers=(3,)), r"no key for nope_layers=\(3,\)"),
         (to_nemo, replace(read("llama"), sliding_window=8, sliding_layers=(1,)), "no key for sliding_layers"),
         (to_nemo, replace(read("llama"), embedding_scale=3.0), r"no key for embedding_scale=3\.0"),
+        (
+            to_nemo,
+            replace(read("gemma"), head="scalar"),
+            "reward models have neither Gemma's .*: export the model with --to hf",
+        ),
+        (
+            to_nemo,
+            replace(read("llama", rope_scaling=LLAMA_3), head="scalar"),
+            "nor Llama 3's scaled positions",
+        ),
         (to_nemo, read("gpt_neox", **PYTHIA), "have no gelu: export the model with --to hf"),
     ],
 )

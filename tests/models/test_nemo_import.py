@@ -272,6 +272,22 @@ def test_code_in_the_weights_is_not_run_and_no_weights_are_no_model(place):
 RMS = {"normalization": "rms", "zero_centered_norm": False}
 
 
+GEMMA_2 = {
+    **{"family": "gemma2", "zero_centered_norm": True, "post_norms": True, "activation": "geglu"},
+    **{"embedding_scale": 8.0, "attention_scale": 24**-0.5, "attention_softcap": 50.0},
+    **{"logits_softcap": 30.0, "sliding_window": 16, "sliding_layers": (0, 2), "tied_embeddings": True},
+}
+# as NeMo's converter writes Google's model, whose windows have 16 tokens; a cap of 0 is none
+GEMMA_2_CONFIG = {
+    **{"name": "megatron_gemma2", "normalization": "rmsnorm", "layernorm_zero_centered_gamma": True},
+    **{"activation": "fast-geglu", "openai_gelu": True, "apply_embedding_scaling": True},
+    **{"window_size": [16, 0], "share_embeddings_and_output_weights": True},
+    "mcore_customization_config": {
+        **{"query_pre_attn_scalar": 24, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 30.0}
+    },
+}
+
+
 def architecture_of(config: dict) -> Architecture:
     return NemoConfig(config, "model_config.yaml").architecture(1024, "lm")
 
@@ -289,6 +305,7 @@ def architecture_of(config: dict) -> Architecture:
         ({"scale_positional_embedding": True}, {"rope_scaling": RopeScaling("llama3", 8.0)}),
         ({"window_size": [15, 0]}, {"sliding_window": 16, "sliding_layers": (0, 1, 2, 3)}),
         ({"window_size": [-1, -1]}, {}),
+        (GEMMA_2_CONFIG, RMS | GEMMA_2 | {"attention_softcap": None}),
     ],
 )
 def test_settings_become_an_architecture(change, expected):
@@ -312,6 +329,14 @@ def test_settings_become_an_architecture(change, expected):
         ({"ffn_hidden_size": "${oc.env:HOME}"}, r"is '\$\{oc\.env:HOME\}', an unknown reference"),
         ({"mcore_customization_config": {"x": 1}}, "is only supported for name: megatron_gemma2"),
         ({"share_embeddings_and_output_weights": "yes"}, "must be true or false"),
+        (
+            GEMMA_2_CONFIG | {"mcore_customization_config": {"query_pre_attn_scalar": 0}},
+            r"pre_attn_scalar is 0\.0, but must be above 0",
+        ),
+        (
+            {"seq_len_interpolation_factor": 4, "scale_positional_embedding": True},
+            "is 4.0 and scale_.* only one scaling",
+        ),
         ({"window_size": 16}, "window_size is 16, but must be two integers"),
     ],
 )
@@ -326,6 +351,7 @@ def test_settings_that_are_not_computed_are_named(change, message):
         ("[1, 2]", "contains no settings"),
         ("!!python/object/apply:os.system ['true']", "is not plain YAML"),
         ("a: &a [x]\nb: [*a, *a]", "has YAML aliases"),
+        ("model:\n  a: 1\n  b: 2\n  a: 3", "has the key 'a' twice in a section"),
         ("[" * 10_000, "or is nested too deep"),
     ],
 )
@@ -334,11 +360,6 @@ def test_a_file_that_is_no_settings(text, message):
         NemoConfig.parse(text.encode(), "model_config.yaml")
 
 
-GEMMA_2 = {
-    **{"family": "gemma2", "zero_centered_norm": True, "post_norms": True, "activation": "geglu"},
-    **{"embedding_scale": 8.0, "attention_scale": 24**-0.5, "attention_softcap": 50.0},
-    **{"logits_softcap": 30.0, "sliding_window": 16, "sliding_layers": (0, 2), "tied_embeddings": True},
-}
 WRITTEN = {
     "llama 3": replace(LLAMA, rope_scaling=RopeScaling("llama3", 8.0), kv_channels=32),
     "long llama": replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0), tied_embeddings=True),
@@ -352,6 +373,14 @@ WRITTEN = {
 }
 
 
+def test_an_export_tells_of_scalings_that_an_early_nemo_does_not_read(tmp_path, smoke):
+    folder = shutil.copytree(smoke, tmp_path / "model")
+    for factor, noted in ((32.0, True), (8.0, False)):
+        update_json(folder / "model.json", rope_scaling={"kind": "llama3", "factor": factor})
+        notes = export(str(folder), "nemo", tmp_path / f"{factor}.nemo")
+        assert any("such as the factor 32" in note for note in notes) == noted
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_settings_are_written_and_read_back(name):
     arch = WRITTEN[name]
@@ -359,6 +388,20 @@ def test_settings_are_written_and_read_back(name):
     read = NemoConfig.parse(yaml.safe_dump(config).encode(), "model_config.yaml")
     assert read.architecture(arch.vocab_size, arch.head) == arch
     assert read.reward_scale() == (RewardScale(1.0, 2.0) if arch.head == "scalar" else RewardScale())
+
+
+def test_a_reward_model_is_read_without_the_settings_that_nemo_aligner_ignores(caplog):
+    flags = {"scale_positional_embedding": True, "apply_embedding_scaling": True}
+    arch = NemoConfig(LLAMA_CONFIG | flags, "model_config.yaml").architecture(1024, "scalar")
+    assert (arch.rope_scaling, arch.embedding_scale) == (None, 1.0)
+    for flag in flags:
+        assert f"{flag} is true, but NeMo-Aligner's reward models ignore the setting" in caplog.text
+
+
+def test_a_reward_model_without_a_spread_is_refused():
+    scale = {"reward_standardization": {"enable": True, "mean": 0.0, "std": 0.0}}
+    with pytest.raises(ValueError, match=r"reward_standardization: std is 0\.0, but must be above 0"):
+        NemoConfig(CONFIG | scale, "model_config.yaml").reward_scale()
 
 
 # ---- tokenizers -----------------------------------------------------------------------------------------------------

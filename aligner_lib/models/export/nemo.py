@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.models.architecture import RopeScaling
 from aligner_lib.models.export.hf import date_notes, dtype_named
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.nemo.export import write_nemo
@@ -22,6 +23,12 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
         raise UserError(f"--out {place}: an archive's name must end in .nemo: give --out {place}.nemo")
     write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
     notes = date_notes(Tokenizer(trained.folder))
+    scaling = trained.architecture.rope_scaling
+    if scaling and scaling.kind == "llama3" and scaling != RopeScaling("llama3", 8.0):
+        notes.append(
+            f"NeMo before its pull request 11807 scales positions by Llama 3.1's numbers, such as the factor 8, and ignores those in "
+            f"the archive, such as the factor {scaling.factor:g}: restore the archive with a later NeMo"
+        )
     if (trained.folder / SENTENCEPIECE).exists():
         return notes
     return [

@@ -6,6 +6,7 @@ positions, GELU and biases. Therefore a file with few settings is refused instea
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ from typing import Any
 
 from aligner_lib.models.architecture import MOST_LAYERS, Architecture, RopeScaling
 from aligner_lib.models.reward_scale import RewardScale
+
+logger = logging.getLogger(__name__)
 
 # normalization → (Architecture.normalization, zero_centered_norm)
 NORMALIZATIONS = {
@@ -68,6 +71,7 @@ class NemoConfig:
 
         try:
             _check_events(yaml.parse(text, yaml.SafeLoader), where)
+            _check_keys(yaml.compose(text, yaml.SafeLoader), where)
             return NemoConfig(yaml.safe_load(text), where)
         except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
             raise ValueError(f"{where} is not plain YAML ({ascii(str(error))[:120]})") from None
@@ -109,9 +113,9 @@ class NemoConfig:
             qk_norm=self._flag("qk_layernorm", False),
             activation=self._activation(),
             qkv_bias=self._flag("qkv_bias", False),
-            embedding_scale=math.sqrt(hidden) if self._flag("apply_embedding_scaling", False) else 1.0,
+            embedding_scale=math.sqrt(hidden) if self._is_applied("apply_embedding_scaling", head) else 1.0,
             rotary_fraction=self._number("rotary_percentage", 1.0),
-            rope_scaling=self._rope_scaling(),
+            rope_scaling=self._rope_scaling(head),
             **self._attention(),
         )
         if arch.qk_norm and arch.normalization != "rms":
@@ -126,7 +130,7 @@ class NemoConfig:
         if not isinstance(scale, dict) or not scale.get("enable"):
             return RewardScale()
         section = NemoConfig(scale, f"{self.where}: reward_standardization")
-        return RewardScale(section._number("mean"), section._number("std"))
+        return RewardScale(section._number("mean"), section._positive("std"))
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for a missing value."""
@@ -173,6 +177,11 @@ class NemoConfig:
         value = self._checked(key, default, "a number", fits)
         return None if value is None else float(value)  # YAML reads 1e-5 as a text
 
+    def _positive(self, key: str) -> float:
+        if (value := self._number(key)) <= 0:
+            raise ValueError(f"{self.where}: {key} is {value}, but must be above 0")
+        return value
+
     def _flag(self, key: str, default: bool) -> bool:
         return self._checked(key, default, "true or false", lambda value: type(value) is bool)
 
@@ -215,10 +224,28 @@ class NemoConfig:
                 "supported"
             )
 
-    def _rope_scaling(self) -> RopeScaling | None:
+    def _is_applied(self, key: str, head: str) -> bool:
+        """Whether a flag is set and the model's class in NeMo reads the flag."""
+        is_set = self._flag(key, False)
+        if is_set and head == "scalar":
+            logger.warning(
+                "%s: %s is true, but NeMo-Aligner's reward models ignore the setting, so the model is imported without. Import the "
+                "model's Hugging Face folder instead if the model was trained elsewhere",
+                self.where,
+                key,
+            )
+        return is_set and head != "scalar"
+
+    def _rope_scaling(self, head: str) -> RopeScaling | None:
+        is_scaled = self._is_applied("scale_positional_embedding", head)
         if factor := self._number("seq_len_interpolation_factor", None):
+            if is_scaled:
+                raise ValueError(
+                    f"{self.where}: seq_len_interpolation_factor is {factor} and scale_positional_embedding is true; only one "
+                    "scaling of positions is supported"
+                )
             return RopeScaling("linear", factor)
-        if not self._flag("scale_positional_embedding", False):
+        if not is_scaled:
             return None
         return RopeScaling(
             "llama3",
@@ -229,7 +256,10 @@ class NemoConfig:
         )
 
     def _attention(self) -> dict[str, Any]:
-        """Windows and caps. Megatron's window (w, 0) covers a token and the w tokens before the token."""
+        """Windows and caps. Megatron's window (w, 0) covers a token and the w tokens before the token.
+
+        For Gemma 2, NeMo's converter writes Google's window unchanged, which includes the token, and the model counts.
+        """
         window = self._checked("window_size", None, "two integers", _is_window)
         windowed = window is not None and window[0] >= 0
         more = self._checked(
@@ -240,13 +270,18 @@ class NemoConfig:
         if more and not is_gemma2:
             raise ValueError(f"{caps.where} is only supported for name: {GEMMA2}")
         layers = range(0, self.num_layers, 2 if is_gemma2 else 1)
-        values = {"sliding_window": window[0] + 1, "sliding_layers": tuple(layers)} if windowed else {}
+        values = (
+            {"sliding_window": window[0] + (not is_gemma2), "sliding_layers": tuple(layers)}
+            if windowed
+            else {}
+        )
         if is_gemma2:
             values |= {
                 "post_norms": True,
-                "attention_scale": caps._number("query_pre_attn_scalar") ** -0.5,
-                "attention_softcap": caps._number("attn_logit_softcapping", None),
-                "logits_softcap": caps._number("final_logit_softcapping", None),
+                "attention_scale": caps._positive("query_pre_attn_scalar") ** -0.5,
+                # NeMo computes no cap for 0, too
+                "attention_softcap": caps._number("attn_logit_softcapping", None) or None,
+                "logits_softcap": caps._number("final_logit_softcapping", None) or None,
             }
         return values
 
@@ -265,6 +300,21 @@ def _check_events(events: Iterable, where: str) -> None:
             raise ValueError(
                 f"{where} has YAML aliases (*name), or is nested too deep: write plain values in their place"
             )
+
+
+def _check_keys(node: Any, where: str) -> None:
+    """Raises ValueError for a key that stands twice in a section, because YAML's readers take the last value silently."""
+    if node is None or isinstance(node.value, str):
+        return
+    if node.id == "mapping":
+        keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise ValueError(
+                f"{where} has the key {ascii(twice[0])[:80]} twice in a section: remove one of them"
+            )
+    for child in node.value:
+        for part in child if isinstance(child, tuple) else [child]:
+            _check_keys(part, where)
 
 
 def _family(arch: Architecture) -> str:

@@ -26,6 +26,13 @@ def nemo_config(
     activation = next((name for name, value in ACTIVATIONS.items() if value == arch.activation), None)
     if activation is None:
         raise ValueError(f"NeMo's activations here have no {arch.activation}: export the model with --to hf")
+    if arch.head == "scalar" and (
+        arch.embedding_scale != 1 or (arch.rope_scaling and arch.rope_scaling.kind == "llama3")
+    ):
+        raise ValueError(
+            "NeMo-Aligner's reward models have neither Gemma's scaled embeddings nor Llama 3's scaled positions, so the rewards "
+            "would change there: export the model with --to hf"
+        )
     config: dict[str, Any] = {
         "target": REWARD_MODEL if arch.head == "scalar" else GPT,
         "mcore_gpt": True,
@@ -110,7 +117,9 @@ def _written_rope(scaling: RopeScaling | None) -> dict[str, Any]:
 
 
 def _written_attention(arch: Architecture) -> dict[str, Any]:
-    window = {"window_size": [arch.sliding_window - 1, 0]} if arch.sliding_window else {}
+    # see NemoConfig: Gemma 2's window includes the token
+    tokens_before = arch.sliding_window and arch.sliding_window - (not arch.post_norms)
+    window = {"window_size": [tokens_before, 0]} if arch.sliding_window else {}
     if not arch.post_norms:
         return window
     return {
