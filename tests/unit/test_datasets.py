@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tiny_tokenizers import STYLES, llama_3, write
 
-from aligner_lib.datasets.chat_template import plain_template
+from aligner_lib.datasets.chat_template import PLAIN, plain_template, use_template
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_prompts, load_sft
 from aligner_lib.datasets.load.sft import shorten
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -172,6 +172,16 @@ def test_an_unusable_first_record_is_left_out_and_the_others_keep_their_form(
 def test_a_record_without_a_key_of_the_first_record_is_left_out(jsonl, tokenizer, load, records, reason):
     samples, report = load([jsonl(*records)], tokenizer, 64)
     assert samples and list(report.dropped.values()) == [1] and reason in report.lines()[0]
+
+
+def test_a_labelled_text_is_a_user_s_turn_unless_it_ends_as_a_plain_prompt(jsonl, smoke):
+    def rows(*prompts):
+        files = [jsonl(*(LABELLED | {"prompt": prompt} for prompt in prompts))]
+        return [sample.rows for sample in load_labelled(files, plain, 64)[0]]
+
+    plain, texts = use_template(Tokenizer(smoke), PLAIN), ("Why?", "How?")
+    turns = rows(*([{"role": "user", "content": text}] for text in texts))
+    assert rows(*texts) == turns == rows(*(f"User: {text}\n\nAssistant:" for text in texts))
 
 
 def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aligner_lib.datasets.chat_template import ANSWER, OWN, Conversation, with_response
+from aligner_lib.datasets.chat_template import ANSWER, Conversation, with_response
 from aligner_lib.datasets.json_lines import first_record
 from aligner_lib.datasets.load.lines import CHUNK, Collect, in_memory, load_lines
 from aligner_lib.datasets.load.pairs import load_pair_lines, prompt_and_responses
@@ -28,10 +28,10 @@ def load_labelled(
 ) -> tuple[Sequence[LabelledSample], LoadReport]:
     """Responses with labels, and a report of the dropped samples. max_length: tokens; workers: as for `load_sft`.
 
-    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token. The template writes a prompt of turns.
-    With the tokenizer's own template, the paragraphs of a text that ends in `Assistant:` are turns, and any other text is one
-    user's turn, also when it quotes a conversation. The label is true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response
-    is desirable, the rejected response is not. Each sample also holds the same prompt with an unrelated response, cut to
+    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token, if the prompt is a text that ends in
+    `Assistant:`; its paragraphs are turns for the tokenizer's own template. Any other text is one user's turn, also when it quotes a
+    conversation, and the template writes turns, as for pairs. The label is true for a desirable response. Pairs, in the form of
+    `load_preferences`, are split in two: the chosen response is desirable, the rejected response is not. Each sample also holds the same prompt with an unrelated response, cut to
     max_length. The unrelated response is the next response in the file to another prompt (for pairs, the next chosen or the
     next rejected response).
 
@@ -57,7 +57,7 @@ def load_labelled(
 def _labelled(tokenizer: Tokenizer, max_length: int, record: dict) -> tuple[Conversation, str, bool] | str:
     text = record.get("prompt")
     is_plain_prompt = isinstance(text, str) and text.rstrip().endswith(ANSWER)
-    prompt = text_or_turns(record, "prompt", as_turns=tokenizer.template == OWN and not is_plain_prompt)
+    prompt = text_or_turns(record, "prompt", as_turns=not is_plain_prompt)
     response, label = after_prompt(prompt, response_text(record, "response")), record.get("label")
     if not isinstance(label, bool):
         raise ValueError(f"'label' is {label!r}, but must be true or false")
