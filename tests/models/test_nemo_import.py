@@ -456,6 +456,22 @@ def test_a_sentencepiece_model(tmp_path):
 # ---- as a start of training, and on the command line ----------------------------------------------------------------
 
 
+def test_another_tokenizer_beside_an_archive_is_read_with_a_warning(place, caplog):
+    folder = write_old(place / "folder", random_weights(GPT_2B))
+    put_tokenizer(place, folder)
+    (place / "download").mkdir()
+    archive = pack(folder, place / "download/own.nemo")
+    for change, warnings in ((None, 0), ("9", 1)):
+        put_tokenizer(place, archive.parent)
+        if change:
+            update_json(archive.with_name("tokenizer.json"), version=change)
+        import_nemo(archive, place / f"out{change}")
+        told = [
+            record for record in caplog.messages if "has a tokenizer, but the tokenizer.json in" in record
+        ]
+        assert len(told) == warnings
+
+
 def test_restore_from_path_imports_an_archive_once(place, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(place / "cache"))
     archive = pack(write_old(place / "folder", random_weights(GPT_2B)), place / "mcore_gpt.nemo")

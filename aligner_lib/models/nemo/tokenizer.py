@@ -6,6 +6,7 @@ model_config.yaml names the tokenizer's files as `nemo:HASH_name`. HASH is a pre
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path, PurePosixPath
 
 from aligner_lib.models.hf_folder import copy_tokenizer, template_files
@@ -13,6 +14,8 @@ from aligner_lib.models.nemo.archive import NemoArchive
 from aligner_lib.models.nemo.config import NemoConfig
 from aligner_lib.models.nemo.torch_file import all_of
 from cluster.record import write_json
+
+logger = logging.getLogger(__name__)
 
 FILES = ("tokenizer.json", "tokenizer_config.json")
 GENERATION = "generation_config.json"  # further stop tokens
@@ -24,19 +27,28 @@ END_OF_TEXT = "<|endoftext|>"  # the stop token of NeMo's GPT-2 tokenizers
 def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and a generation_config.json, if there is one, into a folder.
 
-    Files beside the archive take precedence over files in the archive. Without either, the tokenizer is made from the files
-    named in model_config.yaml: a SentencePiece model (library: sentencepiece), or GPT-2's vocabulary and merges (library:
-    megatron).
+    Files beside the archive take precedence over other files in the archive, with a warning. Without either, the tokenizer is
+    made from the files named in model_config.yaml: a SentencePiece model (library: sentencepiece), or GPT-2's vocabulary and
+    merges (library: megatron).
 
     Raises ValueError when there are no such files. With library: huggingface, the settings name a model of the hub, and no
     archive contains its tokenizer.
     """
     beside = archive.path.parent
-    if files_beside(archive.path):
-        return copy_tokenizer(beside, out)
     section = config.get("tokenizer")
     section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
-    if all(name in archive for name in FILES):
+    has_own = all(name in archive for name in FILES)
+    if files_beside(archive.path):
+        is_other = has_own and _content(archive, FILES[0]) != (beside / FILES[0]).read_bytes()
+        if is_other or (not has_own and section.get("library") in ("sentencepiece", "megatron")):
+            logger.warning(
+                "%s has a tokenizer, but the %s in %s is read: move the file away if it belongs to another model",
+                archive.path,
+                FILES[0],
+                beside,
+            )
+        return copy_tokenizer(beside, out)
+    if has_own:
         for name in (*FILES, *([GENERATION] if GENERATION in archive else [])):
             (out / name).write_bytes(_json(archive, name))
         if section.get("library") == "sentencepiece":  # kept for an export to NeMo
