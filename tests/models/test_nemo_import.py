@@ -461,11 +461,11 @@ def test_another_tokenizer_beside_an_archive_is_read_with_a_warning(place, caplo
     put_tokenizer(place, folder)
     (place / "download").mkdir()
     archive = pack(folder, place / "download/own.nemo")
-    for change, warnings in ((None, 0), ("9", 1)):
+    for end, warnings in (("", 0), ("\n", 1)):
         put_tokenizer(place, archive.parent)
-        if change:
-            update_json(archive.with_name("tokenizer.json"), version=change)
-        import_nemo(archive, place / f"out{change}")
+        beside = archive.with_name("tokenizer.json")
+        beside.write_text(beside.read_text() + end)
+        import_nemo(archive, place / f"out{warnings}")
         told = [
             record for record in caplog.messages if "has a tokenizer, but the tokenizer.json in" in record
         ]
