@@ -100,11 +100,10 @@ class Queue:
     _configuration: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def entries(self, job_id: str, fresh: bool = False) -> list[Entry]:
+    def entries(self, job_id: str) -> list[Entry]:
         """The job's components; empty when squeue no longer lists the job. Raises Unreachable.
 
-        fresh: ask squeue now instead of using a recent answer. A failure is reused for a second, so that a table of many jobs
-        waits only once for a controller that hangs.
+        A failure is reused for a second, so that a table of many jobs waits only once for a controller that hangs.
         """
         with self._lock:
             # another cluster has other jobs with the same ids
@@ -113,9 +112,9 @@ class Queue:
             self._ids.add(job_id)
             now = time.monotonic()
             shelf_life = min(_FRESH_S[1], max(_FRESH_S[0], (now - self._changed) / 10))
-            if self._problem and not fresh and now - self._asked_at < _FRESH_S[0]:
+            if self._problem and now - self._asked_at < _FRESH_S[0]:
                 raise Unreachable(self._problem)
-            if fresh or self._problem or job_id not in self._answered or now - self._asked_at > shelf_life:
+            if self._problem or job_id not in self._answered or now - self._asked_at > shelf_life:
                 try:
                     self._ask()
                     self._problem = ""

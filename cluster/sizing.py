@@ -3,7 +3,7 @@
 The result is an estimate for planning. It adds OVERHEAD_GIB for fragmentation and NCCL's buffers.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 GIB = 2**30
 OVERHEAD_GIB = 5.0  # CUDA context, NCCL buffers, fragmentation
@@ -120,14 +120,11 @@ class Memory:
     """fp32 masters of the trained weights and Adam's two moments, sharded over data parallel ranks."""
     activations: float
     kv_cache: float
-    inference_copy: float
-    """A second set of bf16 weights: the reference policy, or the reward model."""
 
     @property
     def total(self) -> float:
         """The sum in GiB, overhead included."""
-        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.kv_cache)
-        return sum(parts) + self.inference_copy + OVERHEAD_GIB
+        return sum(astuple(self)) + OVERHEAD_GIB
 
 
 def fullest_shard(model: ModelShape, parallelism: Parallelism, role: str) -> float:
@@ -214,7 +211,6 @@ def memory(
     sequence: int = 4096,
     micro_batch: int = 1,
     rollout_batch: int = 8,
-    offload: bool = True,
     sequence_parallel: bool = True,
     adapters: Adapters | None = None,
     last_layers: int | None = None,
@@ -223,9 +219,8 @@ def memory(
     """GiB that a role needs on each GPU.
 
     role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy) or 'critic' (also
-    has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses generated at a time. offload: the
-    second set of weights stays on the CPU and is swapped in, so that only one set is on the GPU. sequence_parallel:
-    model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed. adapters: trained instead of
+    has a reward model); a second set of weights stays on the CPU and is swapped in, so that only one set is on the GPU. sequence:
+    tokens; micro_batch: samples; rollout_batch: responses generated at a time. sequence_parallel: model.sequence_parallel, which is on by default when TP > 1 and Transformer Engine is installed. adapters: trained instead of
     all weights. Their activations are not counted. last_layers: model.num_layers_unfrozen, the number of trained layers.
     recomputation: full recomputation of activations.
 
@@ -255,7 +250,6 @@ def memory(
         )
         / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
-        inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )
 
 
@@ -273,15 +267,10 @@ def smallest_parallelism(
     splits with the same number of GPUs, the function returns the split with the least TP × PP, because it communicates less.
     Raises ValueError when 4096 GPUs are too few.
     """
-    tps = tensor_parallel_sizes(model, gpus_per_node)
-    pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
-    dps = [2**power for power in range(13)]
-    splits = [Parallelism(tp, pp, dp) for tp in tps for pp in pps for dp in dps if tp * pp * dp <= 4096]
-    for parallelism in sorted(
-        splits, key=lambda parallelism: (parallelism.gpus, parallelism.tp * parallelism.pp, parallelism.pp)
-    ):
-        if memory(model, parallelism, role, **options).total <= gpu_gib:
-            return parallelism
+    for power in range(13):
+        for parallelism in layouts(model, 2**power, gpus_per_node):
+            if memory(model, parallelism, role, **options).total <= gpu_gib:
+                return parallelism
     raise ValueError(
         f"{model.name} as {role} does not fit with any parallelism of up to 4096 GPUs of {gpu_gib} GiB"
     )

@@ -274,26 +274,8 @@ def _alive(info: dict) -> bool:
 
     Old runs have no 'identity'; only their pid is checked.
     """
-    if info.get("identity"):
-        return processes.identity(info["pid"]) == info["identity"]
-    return _is_there(info["pid"])
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return False
+    now = processes.identity(info["pid"])
+    return now is not None and info.get("identity") in (None, "", now)
 
 
 def without_paths(config, below: str = ""):

@@ -329,7 +329,9 @@ def _cache_file(cache: str | bool) -> Path | None:
     if cache is False:
         return None
     if cache is True:
-        return Path(os.environ.get("ALIGNER_CACHE", "~/.cache/aligner-lab")).expanduser() / "judge.sqlite"
+        from aligner_lib.models.fetch import cache_root
+
+        return cache_root() / "judge.sqlite"
     # a text on the command line
     require(
         str(cache).lower() not in ("yes", "no", "on", "off"),

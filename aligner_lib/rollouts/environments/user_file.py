@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from aligner_lib.config.functions import place_in
 from aligner_lib.config.user_module import run_file
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
@@ -42,8 +43,7 @@ class UserFile:
     @classmethod
     def read(cls, use: str) -> UserFile:
         """Read `file.py` or `file.py:name`. Raises UserError for a missing file and for a file without valid Python."""
-        place, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
-        path = Path(place).expanduser().absolute()
+        path, name = place_in(use)
         try:
             text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         except OSError as error:
@@ -115,7 +115,7 @@ class UserFile:
         if len(names) > 1:
             raise UserError(
                 f"{self.path} has {len(names)} functions or classes: {', '.join(names)}. Name a function `reward`, "
-                f"or choose a function: use={Path(self.path).name}:{names[0]}"
+                f"or choose a function: use={PurePath(self.path).name}:{names[0]}"
             )
         return own[names[0]]
 
