@@ -63,8 +63,9 @@ class ActorSession:
         if self.run_path is not None:
             info = self._actors_info()
             status = info.get("status")
-            if status in ("finished", "stopped") and info["heartbeat"]["time"] < self._welcomed:
-                # a refused attempt leaves the earlier attempt's run.json in place
+            beat = (info.get("heartbeat") or {}).get("time", 0.0)
+            if status in ("finished", "stopped") and beat < self._welcomed:
+                # a refused attempt leaves the earlier attempt's run.json in place; a refused branch never had a heartbeat
                 return ServiceEnd(
                     "stopped", f"its actor, {self.run_path}, ended before it began: see the actor's log"
                 )

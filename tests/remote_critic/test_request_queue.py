@@ -235,13 +235,17 @@ def test_a_request_after_the_end_is_for_the_next_server(request_queue):
 
 @pytest.mark.parametrize(
     ("started", "status", "message"),
-    [(0.0, "finished", "is done"), (2.0, "stopped", "ended before it began: see the actor's log")],
+    [
+        (0.0, "finished", "is done"),
+        (2.0, "stopped", "ended before it began: see the actor's log"),
+        (None, "stopped", "ended before it began: see the actor's log"),
+    ],
 )
 def test_a_service_ends_with_its_actor_also_with_one_that_was_refused(tmp_path, started, status, message):
-    """A refused attempt leaves the run.json of the actor's earlier start in place."""
+    """A refused attempt leaves the run.json of the actor's earlier start in place. A refused branch had no start."""
     session = ActorSession(600)
     session.welcome("run#1", str(tmp_path), owner=None)
-    heartbeat = {"time": session._welcomed + 1.0 - started}
-    write_json(tmp_path / "run.json", {"status": "finished", "heartbeat": heartbeat})
+    heartbeat = {} if started is None else {"heartbeat": {"time": session._welcomed + 1.0 - started}}
+    write_json(tmp_path / "run.json", {"status": "finished", **heartbeat})
     end = session.should_exit()
     assert end.status == status and message in end.message
