@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A scheduler signals a job's processes one after another, so tritonserver may end before this process receives its signal.
+SIGNAL_S = 0.5
+
 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Serve (`critic` or `reward_server`) until the actor has finished. This process is a rank; the first rank listens."""
@@ -156,15 +159,20 @@ def _watch(
     """Return a function for the time between two commands: writes the status into the run folder, and checks for an end."""
     written = 0.0
 
+    def is_stopped() -> bool:
+        return run.stop_requested or signalled()
+
     def is_over() -> ServiceEnd | None:
         nonlocal written
         if time.monotonic() - written > 1.0:
             written = time.monotonic()
             write_json(run.path / "status.json", request_queue.status())
-        if problem := listening.problem():
-            return ServiceEnd("failed", f"{problem}: start the same command again, and the actor continues")
-        if run.stop_requested or signalled():
+        if (problem := listening.problem()) and not is_stopped():
+            time.sleep(SIGNAL_S)
+        if is_stopped():
             return ServiceEnd("stopped", f"stopped after {request_queue.updates} train steps, on request")
+        if problem:
+            return ServiceEnd("failed", f"{problem}: start the same command again, and the actor continues")
         return request_queue.session.should_exit()
 
     return is_over

@@ -99,6 +99,18 @@ def test_a_server_whose_address_cannot_be_published_is_stopped(tmp_path, monkeyp
     server.return_value.stop.assert_called_once_with()
 
 
+@pytest.mark.parametrize(
+    "signals, status", [((True, True), "stopped"), ((False, True), "stopped"), ((False, False), "failed")]
+)
+def test_a_cancelled_critic_whose_server_ended_first_is_stopped(tmp_path, monkeypatch, signals, status):
+    """A server that died without a signal to the critic is a failure."""
+    monkeypatch.setattr(serve_critic, "SIGNAL_S", 0.0)
+    run, request_queue = Mock(path=tmp_path, stop_requested=False), Mock(updates=2, status=dict)
+    server = Mock(problem=lambda: "a process of PyTriton's server ended (pid 7)")
+    end = serve_critic._watch(run, request_queue, server, Mock(side_effect=signals))()
+    assert end.status == status
+
+
 def test_programs_that_judge_need_no_server_of_a_reward_model(monkeypatch):
     given = ["remote_critic_rm.critic.ip=127.0.0.1", "model.ppo.combine_rm_and_critic_server=False"]
     config = compose("ppo", [*given, "model.environments.sums.weight=1"], profile="smoke")
