@@ -1,7 +1,9 @@
 """Jobs on this machine. A supervisor (`cluster/supervise.py`) in its own session starts the ranks."""
 
+import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -98,19 +100,21 @@ class LocalScheduler(Scheduler):
             raise ValueError(
                 f"{job.name} runs on {job.host}, not on {socket.gethostname()}: cancel the job on {job.host}"
             )
-        folder = run / job.folder
+        folder, supervisor = run / job.folder, int(job.id)
         (folder / "cancelled").touch()
-        processes.end_job(str(folder))
-        # for an instant after its start, the supervisor's environment reads as empty, so the supervisor is not found
-        deadline = time.monotonic() + processes.GRACE_S
-        while processes.identity(int(job.id)) == job.identity:
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"process {job.id} of {job.name} runs and does not name {folder}, as after a renaming of the run folder: end "
-                    f"the process by hand (kill {job.id})"
-                )
+        # At first to the supervisor alone, which needs GRACE_S for stubborn ranks, and then cleans up and records the end.
+        deadline = time.monotonic() + 2 * processes.GRACE_S
+        with contextlib.suppress(ProcessLookupError):
+            if processes.identity(supervisor) == job.identity:
+                os.kill(supervisor, signal.SIGTERM)
+        while processes.identity(supervisor) == job.identity and time.monotonic() < deadline:
             time.sleep(0.05)
-            processes.end_job(str(folder))
+        processes.end_job(str(folder))
+        if processes.identity(supervisor) == job.identity:
+            raise RuntimeError(
+                f"process {supervisor} of {job.name} runs and does not name {folder}, as after a renaming of the run folder: "
+                f"end the process by hand (kill {supervisor})"
+            )
 
     def requeue(self, run: Path, job: Record) -> None:
         """Raises ValueError, because the machine has no queue."""

@@ -190,6 +190,18 @@ def test_cancel_leaves_no_orphan(run, monkeypatch):
     assert job.wait() == State.CANCELLED
 
 
+def test_cancel_lets_the_supervisor_record_the_end_before_what_is_left_is_killed(run, gate, monkeypatch):
+    job, outcomes = submit(python(f"print('started', flush=True); {gate.code}"), run), []
+    assert next(job.logs(follow=True)) == "started"
+
+    def end_job(folder):
+        outcomes.append(record.read_json(Path(folder) / "exit.json"))
+
+    monkeypatch.setattr(processes, "end_job", end_job)
+    assert job.cancel() == State.CANCELLED
+    assert [outcome["returncode"] for outcome in outcomes] == [-signal.SIGTERM]
+
+
 def test_cancel_finds_a_job_whose_run_folder_was_written_in_another_way(tmp_path, monkeypatch):
     """A notebook's `../runs/x`, cancelled from the repository's root as `runs/x`."""
     (tmp_path / "notebooks").mkdir()
