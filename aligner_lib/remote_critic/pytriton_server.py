@@ -6,6 +6,7 @@ Start the server from the main thread, because tritonserver ends when the *threa
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import glob
 import ipaddress
@@ -129,8 +130,12 @@ class PyTritonServer:
     def _note_children(self) -> None:
         """Record the processes to end; a later server reads the record. The stubs of a dead tritonserver are no longer among
         the children, so known processes stay in the record."""
+        children = psutil.Process().children(recursive=True)
         known = {*self._others, *self._children}
-        self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
+        for other in self._others:  # an exporter starts processes of its own at any time
+            with contextlib.suppress(psutil.NoSuchProcess):
+                known |= {*other.children(recursive=True)}
+        self._children += [child for child in children if child not in known]
         self._note_down()
 
     def _note_down(self) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from forks import until
 
@@ -28,11 +29,15 @@ def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserv
 ):
     from pytriton.client.exceptions import PyTritonClientTimeoutError
 
-    with subprocess.Popen(SLEEP) as unrelated:
+    exporter = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(SLEEP) as unrelated, exporter:
+        others = [psutil.Process(unrelated.pid)]
         server, started = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
 
         def run():
             started.append(subprocess.Popen(SLEEP))
+            print("sleep 600 & echo $!", file=exporter.stdin, flush=True)
+            others.append(psutil.Process(int(exporter.stdout.readline())))
             raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
 
         monkeypatch.setattr(server._triton, "run", run)
@@ -40,8 +45,10 @@ def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserv
             server.start()
         server.stop()
         assert started[0].wait(10) < 0
-        assert unrelated.poll() is None
-        unrelated.kill()
+        spared = [process for process in others if pytriton_cleanup.is_alive(process)]
+        for process in spared:
+            process.kill()
+    assert len(spared) == 2
     assert not (tmp_path / "pytriton").exists()
     assert not (tmp_path / "job" / "pytriton.json").exists()
 
