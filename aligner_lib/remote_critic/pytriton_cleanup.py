@@ -32,22 +32,28 @@ PROGRAMS_MIB = 32  # PyTriton copies 21 MiB of programs into its workspace
 WORKSPACE = "aligner-"  # prefix of a workspace's name in the temporary folder
 
 
-def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
-    """Record in the run folder the resources of this process's server.
+def resources(children: list[psutil.Process], environments: list[str]) -> dict:
+    """The record of the resources of this process's server.
 
     environments: folders in /tmp that tritonserver made for its stubs.
     """
     marks = {str(child.pid): identity(child.pid) for child in children if is_alive(child)}
     server = {"pid": os.getpid(), "mark": identity(os.getpid())}
-    write_json(_note(folder), {"server": server, "children": marks, "environments": environments})
+    return {"server": server, "children": marks, "environments": environments}
 
 
-def clear(folder: Path, finish_s: float = 0.0) -> None:
+def note_down(folder: Path, left: dict) -> None:
+    """Write the record of a server's resources into the run folder."""
+    write_json(_note(folder), left)
+
+
+def clear(folder: Path, left: dict | None = None, finish_s: float = 0.0) -> None:
     """Clean up after the server of this run folder, which was killed or is ending.
 
-    finish_s: seconds that tritonserver has for the requests in progress before tritonserver is killed.
+    left: the record of the server's resources; None: the run folder's record. finish_s: seconds that tritonserver has
+    for the requests in progress before tritonserver is killed.
     """
-    left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
+    left = left or read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
     ours += [pid for pid in _stubs(_place(folder)) if pid not in ours]

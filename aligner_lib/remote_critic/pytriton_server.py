@@ -123,8 +123,9 @@ class PyTritonServer:
         Triton.stop() would take 7 s, because it waits for its threads in turn. The threads end with this process anyway.
         """
         atexit.unregister(self._triton.stop)
-        self._note_children()  # a failed run() may have started some of the processes
-        pytriton_cleanup.clear(self._folder, finish_s=2 * EXIT_S)
+        with contextlib.suppress(OSError):  # the run folder may have been removed
+            self._note_children()  # a failed run() may have started some of the processes
+        pytriton_cleanup.clear(self._folder, self._resources(), finish_s=2 * EXIT_S)
         self._log_file.close()
 
     def _note_children(self) -> None:
@@ -139,7 +140,10 @@ class PyTritonServer:
         self._note_down()
 
     def _note_down(self) -> None:
-        pytriton_cleanup.note_down(self._folder, self._children, self._environments)
+        pytriton_cleanup.note_down(self._folder, self._resources())
+
+    def _resources(self) -> dict:
+        return pytriton_cleanup.resources(self._children, self._environments)
 
     def _bind(self, endpoint: EndpointHandler) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor

@@ -1,6 +1,7 @@
 """A server that can't start is cleared away like one that did, and its remains are told from what others own."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,11 +25,14 @@ pytestmark = pytest.mark.remote_critic
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
+@pytest.mark.parametrize("removed", ["", "its run folder was removed"])
 def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserver_s_log(
-    pytriton, tmp_path, monkeypatch
+    pytriton, tmp_path, monkeypatch, removed
 ):
     from pytriton.client.exceptions import PyTritonClientTimeoutError
 
+    segment = pytriton_cleanup.SHARED_MEMORY / f"pytrtion{os.getpid()}-of-this-test"
+    segment.touch()
     exporter = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with subprocess.Popen(SLEEP) as unrelated, exporter:
         others = [psutil.Process(unrelated.pid)]
@@ -43,12 +47,14 @@ def test_a_failed_start_ends_its_own_processes_alone_and_is_told_with_tritonserv
         monkeypatch.setattr(server._triton, "run", run)
         with pytest.raises(UserError, match=rf"at 127.0.0.1:\d+ .* {tmp_path}/job/tritonserver.log"):
             server.start()
+        if removed:
+            shutil.rmtree(tmp_path)
         server.stop()
         assert started[0].wait(10) < 0
         spared = [process for process in others if pytriton_cleanup.is_alive(process)]
         for process in spared:
             process.kill()
-    assert len(spared) == 2
+    assert len(spared) == 2 and not segment.exists()
     assert not (tmp_path / "pytriton").exists()
     assert not (tmp_path / "job" / "pytriton.json").exists()
 
@@ -91,7 +97,7 @@ def test_shared_memory_of_a_process_that_has_the_pid_now_stays(tmp_path, mark, s
     segment = pytriton_cleanup.SHARED_MEMORY / f"pytrtion{os.getpid()}-of-this-test"
     segment.touch()
     (tmp_path / "job").mkdir()
-    pytriton_cleanup.note_down(tmp_path, [], [])
+    pytriton_cleanup.note_down(tmp_path, pytriton_cleanup.resources([], []))
     (note,) = (tmp_path / "job").iterdir()
     left = read_json(note)
     write_json(note, left | {"server": left["server"] | ({"mark": mark} if mark else {})})
