@@ -367,6 +367,16 @@ def test_a_setting_has_the_same_meaning_in_the_other_library(to, kind, changes, 
     assert OmegaConf.select(config, "actor_rollout_ref.actor.optim.total_training_steps") is None
 
 
+def test_a_critic_of_another_job_is_the_reward_model(run_of, tmp_path):
+    run = RunFolder(shutil.copytree(run_of("ppo").path, tmp_path / "run"))
+    critic = run.latest_checkpoint() / "critic"
+    shutil.rmtree(critic)
+    critic.mkdir()
+    (critic / "remote.json").write_text('{"updates": 4}')
+    graduation = graduation_of(run, "verl", tmp_path, {"remote_critic_rm.critic.ip": "node7"})
+    assert graduation.contents["critic/"].startswith("the reward model, as at the run's start")
+
+
 def torch_s_rates(scheduler: list[dict], lr: float, count: int) -> list[float]:
     """The learning rates of NeMo-RL's first steps with these torch schedulers."""
     from torch import zeros

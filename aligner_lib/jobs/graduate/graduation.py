@@ -219,7 +219,8 @@ class Graduation:
         Raises UserError when neither exists.
         """
         critic = self.trained.folder / CRITIC
-        if not critic.is_dir():
+        # of a critic in another job, the folder has only the note that names the critic's checkpoint
+        if not (critic / "model.json").exists():
             if not self.has_reward_model:
                 raise UserError(
                     f"{self.trained.run.path} had its critic in another job, and no reward model to begin a critic with: write "
