@@ -227,6 +227,8 @@ class RunWriter:
         """The cures for other inputs than before, apart from the original inputs."""
         if self._before.get("parent"):
             return "or train its parent anew and branch again"
+        if not self._info["max_steps"]:  # of a server, which goes on as its actor does
+            return f"or move {self.path} away and begin the actor anew"
         return f"choose another run folder, or {ANEW}"
 
     def check_server(self, service: str, model: str, named: str) -> None:

@@ -330,6 +330,17 @@ def test_a_job_of_another_kind_leaves_the_folder_of_a_run_unchanged(tmp_path):
     assert files == files_of(tmp_path)
 
 
+def test_a_critic_with_another_model_begins_anew_with_its_actor(tmp_path):
+    """The critic's job reads no exp_manager.resume_if_exists."""
+    begin(tmp_path, (1, 2), "stopped", kind="critic", hashes={"model": "m"})
+    words = f"give the original inputs, or move {tmp_path} away and begin the actor anew"
+    with (
+        pytest.raises(UserError, match=words),
+        writer(tmp_path, kind="critic", hashes={"model": "n"}, max_steps=0) as run,
+    ):
+        run.start(2)
+
+
 def test_a_branch_has_other_functions_from_its_fork_on_and_no_other_model(tmp_path):
     begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m"})
     change_info(tmp_path, parent={"run": "p", "name": "p", "step": 2})
