@@ -183,6 +183,9 @@ class JobKind:
     """By name; the last component is the main component."""
     trains: Callable[[DictConfig], tuple[TrainedModel, ...]] = lambda config: ()
     """The models trained by a job with these settings; empty: `aligner size` does not support the kind."""
+    trains_server: Callable[[DictConfig], bool] = lambda config: False
+    """Whether the job trains a server's model. The server's run folder has the model's checkpoints, so the run has no
+    branches."""
     checks: tuple[Check, ...] = ()
     """Conditions on several settings together, in addition to the bounds of single settings."""
     without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}

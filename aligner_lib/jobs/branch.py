@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.config.compose import compose, parse_override, recorded, save, settings_of, written
+from aligner_lib.config.compose import compose, load, parse_override, recorded, save, settings_of, written
 from aligner_lib.config.functions import place_in
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.config.validation import without_effect
@@ -39,13 +39,15 @@ def parents_settings(parent: RunFolder) -> dict[str, object]:
     info = parent.info
     if not info:
         raise UserError(f"{parent.path} is not a run, because run.json is missing")
-    others = [part.folder for part in kind_of(info["kind"]).components.values() if part.folder]
-    if any((parent.path / folder).is_dir() for folder in others):
+    kind, plain = kind_of(info["kind"]), recorded(info)
+    others = [part.folder for part in kind.components.values() if part.folder]
+    trains_server = kind.trains_server(load(kind.name, plain))
+    if trains_server or any((parent.path / folder).is_dir() for folder in others):
         raise UserError(
             f"{parent.path} ran as several jobs, but a branch continues in a single job: run the parent in a single "
             "process"
         )
-    settings = settings_of(info["kind"], recorded(info), info.get("profile"))
+    settings = settings_of(kind.name, plain, info.get("profile"))
     before = str((info["config"].get("exp_manager") or {}).get("explicit_log_dir")).rstrip("/") + "/"
     return {
         key: str(parent.path.absolute() / value.removeprefix(before))

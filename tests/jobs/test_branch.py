@@ -120,8 +120,13 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_written(branch, s
         begin_branch(sft, child, 2)
     (tmp_path / "two_jobs" / "critic").mkdir(parents=True)
     shutil.copy(ppo.path / "run.json", tmp_path / "two_jobs")
-    with pytest.raises(UserError, match="ran as several jobs"):
-        parents_settings(RunFolder(tmp_path / "two_jobs"))
+    (tmp_path / "two_terminals").mkdir()
+    info = ppo.info
+    info["config"]["remote_critic_rm"]["critic"]["ip"] = "node7"
+    (tmp_path / "two_terminals" / "run.json").write_text(json.dumps(info))
+    for parent in ("two_jobs", "two_terminals"):
+        with pytest.raises(UserError, match="ran as several jobs"):
+            parents_settings(RunFolder(tmp_path / parent))
 
 
 def test_steps_behind_a_change_during_the_run_are_not_computed_again(tmp_path):

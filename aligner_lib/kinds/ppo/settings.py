@@ -292,6 +292,7 @@ KIND = JobKind(
         ),
         "actor": Component("ppo"),
     },
+    trains_server=has_remote_critic,
     checks=(
         _check_rollouts,
         _check_baseline,
