@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from aligner_lib.remote_critic.errors import NoCheckpoint
+from aligner_lib.remote_critic.session import ActorRun
 from aligner_lib.run_folder.reader import step_name, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import check_checkpoint
@@ -37,23 +38,25 @@ class CriticCheckpoints:
             )
         return self.run.path / "checkpoints" / step_name(number)
 
-    def owner(self) -> str | None:
+    def owner(self) -> ActorRun | None:
         """The actor's run to which the newest checkpoint belongs; None without checkpoints."""
         newest = self.run.folder.latest_checkpoint()
-        return json.loads((newest / "critic.json").read_text())["actor_run"] if newest else None
+        if newest is None:
+            return None
+        record = json.loads((newest / "critic.json").read_text())
+        return ActorRun(record["actor_run"], record.get("actor_created"))
 
     def tmp_dir(self, number: int) -> Path:
         return self.run.checkpoint_tmp_dir(number)
 
-    def accept(
-        self, tmp_dir: Path, number: int, previous: int, actor_run: str | None, way_back: int = 0
-    ) -> None:
+    def accept(self, tmp_dir: Path, number: int, previous: int, actor: ActorRun, way_back: int = 0) -> None:
         """Give a complete checkpoint its final name. Checkpoints to which the actor may still go back are kept.
 
         previous: the number of the critic's checkpoint that belongs to the actor's last checkpoint. way_back: the number of the
         checkpoint for `aligner undo`; 0: none.
         """
-        (tmp_dir / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
+        record = {"updates": number, "actor_run": actor.path, "actor_created": actor.created}
+        (tmp_dir / "critic.json").write_text(json.dumps(record))
         needed = sum(existing >= previous for existing in {*self.numbers(), number})
         self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check_checkpoint, {way_back})
 

@@ -85,7 +85,13 @@ class ServerConnections:
     def checkpoint(self, kind: str, link: ServerConnection | None = None, **details) -> dict:
         """Ask a server, by default the first server, to begin, save or load. Returns the server's status. First rank only."""
         link = link or self.first
-        request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
+        created = None if self.writer is None else self.writer.created
+        request = {
+            "kind": kind,
+            "actor": link.actor,
+            "actor_run": self.run,
+            "actor_created": created,
+        } | details
         return link.ask("checkpoint", serialization.text(request, "request"))
 
     def _attempt(self, work: Callable[[], object]) -> tuple[dict, str | None]:

@@ -20,7 +20,7 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence, in_words
 from aligner_lib.remote_critic.hang_detection import longest_with
-from aligner_lib.remote_critic.session import ActorSession
+from aligner_lib.remote_critic.session import ActorRun, ActorSession
 from aligner_lib.remote_critic.worker import Command, Load, Rewards, Save, Train, Values, Wait
 
 TICK_S = 0.5  # longest wait for a request between two checks whether the service ends
@@ -149,9 +149,8 @@ class RequestQueue:
     def _checkpoint(self, parameters: dict, arrays: serialization.Arrays) -> dict:
         request = serialization.value_of(arrays, "request")
         if request["kind"] in ("begin", "load"):
-            self.session.welcome(
-                request["actor"], request["actor_run"], self.checkpoints and self.checkpoints.owner()
-            )
+            run = ActorRun(request["actor_run"], request.get("actor_created"))
+            self.session.welcome(request["actor"], run, self.checkpoints and self.checkpoints.owner())
         else:
             self._check_actor(parameters)
         return self._ask(request.pop("kind"), **request)
@@ -250,7 +249,7 @@ class RequestQueue:
                 command.folder,
                 self.updates,
                 details["previous"],
-                self.session.run_path,
+                self.session.run,
                 details.get("way_back", 0),
             )
         elif isinstance(command, Load):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aligner_lib.remote_critic.errors import Refusal
 from aligner_lib.run_folder.reader import RunFolder
@@ -21,13 +22,28 @@ class ServiceEnd:
     message: str
 
 
+class ActorRun(NamedTuple):
+    """The run of an actor."""
+
+    path: str
+    """The run folder."""
+    created: float | None = None
+    """`created` in run.json, which a moved or copied folder keeps; None in checkpoints and requests of earlier releases."""
+
+    def is_same(self, other: ActorRun) -> bool:
+        """Whether both are the same run, which may have been moved, copied, or begun anew in its folder."""
+        if self.created is not None and self.created == other.created:
+            return True
+        return os.path.realpath(self.path) == os.path.realpath(other.path)
+
+
 class ActorSession:
     """The actor that the service serves. The service ends when the actor has ended, or has been silent for too long."""
 
     def __init__(self, timeout_s: float):
         self.timeout_s = timeout_s
         self.actor: str | None = None  # identifies a start of a run
-        self.run_path: str | None = None
+        self.run: ActorRun | None = None
         self._heard = time.monotonic()
         self._welcomed = 0.0  # seconds since the epoch
 
@@ -43,19 +59,23 @@ class ActorSession:
         if actor is not None and actor == self.actor:
             self._heard = time.monotonic()
 
-    def welcome(self, actor: str, run_path: str, owner: str | None) -> None:
+    @property
+    def run_path(self) -> str | None:
+        return self.run and self.run.path
+
+    def welcome(self, actor: str, run: ActorRun, owner: ActorRun | None) -> None:
         """Serve this actor from now on. owner: the run to which the checkpoints belong. Raises Refusal for another run."""
-        if self.actor is not None and run_path != self.run_path and self.silence_s < ANOTHER_S:
+        if self.actor is not None and run.path != self.run_path and self.silence_s < ANOTHER_S:
             raise Refusal(
                 f"the server serves another actor, {self.run_path}, last heard {self.silence_s:.0f} s ago: start "
                 "another critic with another --run and trainer.ppo.port for this actor"
             )
-        if owner is not None and os.path.realpath(owner) != os.path.realpath(run_path):
+        if owner is not None and not owner.is_same(run):
             raise Refusal(
-                f"the server's checkpoints belong to another actor, {owner}: start the critic with another --run for "
+                f"the server's checkpoints belong to another actor, {owner.path}: start the critic with another --run for "
                 "this actor"
             )
-        self.actor, self.run_path = actor, run_path
+        self.actor, self.run = actor, run
         self._heard, self._welcomed = time.monotonic(), time.time()
 
     def should_exit(self) -> ServiceEnd | None:

@@ -365,6 +365,11 @@ class RunWriter:
         return requests
 
     @property
+    def created(self) -> float:
+        """When the run was begun, in seconds since the epoch. A resumed run keeps it, also in a moved folder."""
+        return self._info["created"]
+
+    @property
     def stop_requested(self) -> bool:
         """Whether a stop was requested."""
         return (self.path / "control" / "stop").exists()

@@ -7,6 +7,7 @@ import pytest
 
 from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 from aligner_lib.remote_critic.client import NOTE, RemoteCritic
+from aligner_lib.remote_critic.session import ActorRun
 from aligner_lib.run_folder.reader import step_of
 from aligner_lib.run_folder.set_aside import undo_change
 from aligner_lib.run_folder.writer import RunWriter
@@ -27,7 +28,7 @@ def test_the_critic_keeps_the_checkpoint_that_an_undo_of_the_actor_goes_back_to(
 
         def save(kind, updates, previous, way_back) -> dict:
             assert kind == "save"
-            shelf.accept(shelf.tmp_dir(updates), updates, previous, "actor", way_back)
+            shelf.accept(shelf.tmp_dir(updates), updates, previous, ActorRun("actor"), way_back)
             return {}
 
         servers = SimpleNamespace(that_gives=lambda _: None, reach=lambda *_: {}, checkpoint=save)

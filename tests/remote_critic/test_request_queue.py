@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +13,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
 from aligner_lib.remote_critic.hang_detection import overdue
-from aligner_lib.remote_critic.session import ActorSession
+from aligner_lib.remote_critic.session import ActorRun, ActorSession
 from aligner_lib.rollouts.records import CriticExperience
 from cluster.record import write_json
 
@@ -38,8 +38,9 @@ class FakeShelf:
     def tmp_dir(self, number):
         return f"step {number}"
 
-    def accept(self, tmp_dir, number, previous, actor_run, way_back):
+    def accept(self, tmp_dir, number, previous, actor, way_back):
         self.saved.append(number)
+        self.owner = lambda: actor
         self.needed = (previous, way_back)
 
     def find(self, number):
@@ -226,6 +227,26 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
     assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("begun", "again", "is_same"),
+    [
+        (("old", 1.5), ("moved", 1.5), True),
+        (("old", 1.5), ("old", 2.5), True),  # begun anew
+        (("old", 1.5), ("other", 2.5), False),
+        (("old", None), ("old", 1.5), True),  # a checkpoint of an earlier release
+        (("old", None), ("other", None), False),
+    ],
+)
+def test_the_checkpoints_serve_their_actor_also_in_another_folder(request_queue, begun, again, is_same):
+    request_queue.session.actor = None  # the server is started again
+    ask(request_queue, "begin", run=begun[0], actor_created=begun[1])
+    ask(request_queue, "save", updates=0, previous=0)
+    request_queue.session.actor = None
+    refused = pytest.raises(Refusal, match="checkpoints belong to another actor, old: start the critic")
+    with nullcontext() if is_same else refused:
+        ask(request_queue, "begin", run=again[0], actor_created=again[1])
+
+
 def test_a_request_after_the_end_is_for_the_next_server(request_queue):
     request_queue.close(NotReady("it is over"))
     request_queue.close(Refusal("and over again"))
@@ -244,7 +265,7 @@ def test_a_request_after_the_end_is_for_the_next_server(request_queue):
 def test_a_service_ends_with_its_actor_also_with_one_that_was_refused(tmp_path, started, status, message):
     """A refused attempt leaves the run.json of the actor's earlier start in place. A refused branch had no start."""
     session = ActorSession(600)
-    session.welcome("run#1", str(tmp_path), owner=None)
+    session.welcome("run#1", ActorRun(str(tmp_path)), owner=None)
     heartbeat = {} if started is None else {"heartbeat": {"time": session._welcomed + 1.0 - started}}
     write_json(tmp_path / "run.json", {"status": "finished", **heartbeat})
     end = session.should_exit()
