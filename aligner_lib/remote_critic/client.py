@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from aligner_lib.datasets.batches import concat_restore_order
@@ -52,7 +53,7 @@ class RemoteRewardModel:
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
         """pad_to: the setting pad_to_length. writer: the run's writer, on the first rank, which receives requests to stop."""
         self.servers, self.pad_to, self.writer = servers, pad_to, writer
-        self.about = self.reach()
+        self.reach()
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
         return self._request("rewards", rollouts)
@@ -99,6 +100,8 @@ class RemoteCritic(RemoteRewardModel):
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
         self.updates = 0  # train steps that were requested
         self.saved = 0  # train steps in the critic's checkpoint that belongs to the actor's newest checkpoint
+        # the settings of the critic's optimizer; a critic that is started again may have others
+        self.optim = OmegaConf.create()
         self._begun = False
         self._pending_values: list[Future] = []  # answers with values that were not collected yet
         self._executor = SerialExecutor()
@@ -161,6 +164,17 @@ class RemoteCritic(RemoteRewardModel):
         self.updates = self.saved = json.loads((folder / NOTE).read_text())["updates"] if folder else 0
         self._begun = True
         self.reach(self._go_back)
+
+    def reach(self, work: Callable[[], object] = lambda: None) -> dict:
+        """Wait as `RemoteRewardModel.reach` does, and adopt the settings of the critic's optimizer, in place in `optim`."""
+        status = super().reach(work)
+        before = OmegaConf.to_container(self.optim)
+        self.optim.merge_with(status["optim"])
+        if before and self.optim != before and self.writer is not None:
+            self.writer.announce(
+                "the critic was started again with other settings of its optimizer: see its run.json"
+            )
+        return status
 
     # -- train steps ----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -104,4 +104,4 @@ def _reward_source_and_critic(
         servers = {Endpoint("critic", **where): {"values"}, reward_model: {"rewards"}}
     connections = server_connections(config, servers, tokenizer, remote.timeout, run)
     critic = RemoteCritic(connections, remote.pad_to_length, run)
-    return None if judged_by_programs(config) else critic, critic, OmegaConf.create(critic.about["optim"])
+    return None if judged_by_programs(config) else critic, critic, critic.optim
