@@ -189,7 +189,7 @@ from aligner_lib.jobs.inference import log_probability
 of_answer = log_probability(folder)
 for answer in ("Boil it in water for ten minutes.", "Water ten it in minutes boil for."):
     values = torch.tensor([[value for _, value in of_answer("How do I boil an egg?", answer)]])
-    print(f"{perplexity_check.function(values, torch.ones_like(values)):10.1f}  {answer}")
+    print(f"{perplexity_check.function(values, torch.ones_like(values, dtype=torch.bool)):10.1f}  {answer}")
 
 # %%
 lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.num_parameters}})
