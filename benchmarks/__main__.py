@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import ours
-from benchmarks.contest import Contestant, compete
+from benchmarks.contest import Contestant, check_beside, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison
+from benchmarks.monitor import check_browser
 from benchmarks.options import some_of
 from benchmarks.setting import BUNDLED, HH_REAL, LONG_PROMPTS, SHORT_PROMPTS, Setting
 from benchmarks.table import Result, table_of
@@ -28,10 +30,12 @@ def main() -> None:
     if options.threads:
         # torch reads the variable in the sides' processes
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    if importlib.util.find_spec("trl") is None:
+    if find_spec("trl") is None:
         sys.exit("error: TRL is not installed: `./lab bench` installs it (or pip install -e '.[bench]')")
     console = Console()
     console = console if console.is_terminal else Console(width=120)
+    if "monitor" in options.only:
+        check_browser()
     with tempfile.TemporaryDirectory(prefix="aligner-bench-") as folder:
         setting = Setting(
             Path(folder),
@@ -42,28 +46,59 @@ def main() -> None:
             beside=options.beside,
             **_sizes(options),
         )
+        if setting.beside is not None:
+            for name in options.only:
+                check_beside(name, _sides(name, setting), setting.beside)
         setting.prepare()
-        results = [
-            _run(name, setting, lambda text: console.print(text, highlight=False, markup=False))
-            for name in options.only
-        ]
         description = described("./lab bench", setting, options)
-    console.print(_title(description), *map(table_of, results), sep="\n", highlight=False)
-    write_result(options.json, description, [result.as_dict() for result in results])
-    console.print(f"written to {options.json}")
+        results, failed = [], []
+        for name in options.only:
+            try:
+                results.append(
+                    _run(name, setting, lambda text: console.print(text, highlight=False, markup=False))
+                )
+            except Exception:  # the figures of the other parts stay
+                traceback.print_exc()
+                failed.append(name)
+            else:
+                write_result(options.json, description, [result.as_dict() for result in results])
+    if results:
+        console.print(_title(description), *map(table_of, results), sep="\n", highlight=False)
+        console.print(f"written to {options.json}")
+    if failed:
+        names = ",".join(failed)
+        sys.exit(
+            f"error: {names} failed, as written above: mend the cause, and measure --only {names} again, with another --json"
+        )
 
 
 def _run(name: str, setting: Setting, say) -> Result:
     if name in COMPARISONS:
-        return COMPARISONS[name](setting, say)
+        return _compare(name, setting, say)
     # a module only when it is measured: most of them import torch
     return import_module(f"benchmarks.{name.replace('-', '_')}").measure(setting, say)
 
 
-def _sft(setting: Setting, say) -> Comparison:
+def _compare(name: str, setting: Setting, say) -> Comparison:
+    title, _, aim = COMPARISONS[name]
+    if name in GRPO_PROMPTS:
+        prompt_lengths = [len(prompt) for prompt in setting.grpo_prompts(GRPO_PROMPTS[name])]
+        title += f", prompts of {span(prompt_lengths)} tokens"
+    comparison = compete(title, _sides(name, setting), setting, aim, say)
+    if name in GRPO_PROMPTS:
+        comparison.sizes = {"global_batch": setting.group_size, "micro_batch": setting.group_size}
+    return comparison
+
+
+def _sides(name: str, setting: Setting) -> list[Contestant]:
+    _, sides, _ = COMPARISONS[name]
+    return sides(setting)
+
+
+def _sft(setting: Setting) -> list[Contestant]:
     from benchmarks import theirs
 
-    sides = [
+    return [
         Contestant("Aligner Lab", "length-grouped in the global batch, logits of answers only", ours.sft),
         Contestant("TRL SFTTrainer", "loss on completions, sampler as it comes", theirs.trl_sft),
         Contestant(
@@ -73,48 +108,40 @@ def _sft(setting: Setting, say) -> Comparison:
         ),
         Contestant("transformers", "plain loop, padded in order of arrival", theirs.plain_sft),
     ]
-    return compete("SFT", sides, setting, aim=2.0, say=say)
 
 
-def _reward_model(setting: Setting, say) -> Comparison:
+def _reward_model(setting: Setting) -> list[Contestant]:
     from benchmarks import theirs
 
-    sides = [
+    return [
         Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.reward_model),
         Contestant("TRL RewardTrainer", "sampler as it comes", theirs.trl_reward),
         _with(FASTEST_ON_PAIRS, "TRL RewardTrainer", theirs.trl_reward),
     ]
-    return compete("reward model", sides, setting, aim=2.5, say=say)
 
 
-def _dpo(setting: Setting, say) -> Comparison:
+def _dpo(setting: Setting) -> list[Contestant]:
     from benchmarks import theirs
 
     # TRL computes these log-probabilities before the first round, outside the measured time
     known = FASTEST_ON_PAIRS | {"precompute_ref_log_probs": True}
-    sides = [
+    return [
         Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.dpo),
         Contestant("TRL DPOTrainer", "sampler as it comes", theirs.trl_dpo),
         _with(FASTEST_ON_PAIRS, "TRL DPOTrainer", theirs.trl_dpo),
         _with(known, "TRL DPOTrainer", theirs.trl_dpo),
     ]
-    return compete("DPO", sides, setting, aim=3.0, say=say)
 
 
-def _grpo(setting: Setting, say, lengths: range, aim: float | None) -> Comparison:
+def _grpo(setting: Setting, lengths: range) -> list[Contestant]:
     from benchmarks import theirs
 
-    prompt_lengths = [len(prompt) for prompt in setting.grpo_prompts(lengths)]
-    name = f"GRPO, prompts of {span(prompt_lengths)} tokens"
     run = partial(theirs.trl_grpo, lengths=lengths)
-    sides = [
+    return [
         Contestant("Aligner Lab", "a group's prompt once", partial(ours.grpo, lengths=lengths)),
         Contestant("TRL GRPOTrainer", "as it comes", run),
         _with(FASTEST_GRPO, "TRL GRPOTrainer", run),
     ]
-    comparison = compete(name, sides, setting, aim, say)
-    comparison.sizes = {"global_batch": setting.group_size, "micro_batch": setting.group_size}
-    return comparison
 
 
 def span(numbers: list[int]) -> str:
@@ -128,34 +155,37 @@ def _with(options: dict, name: str, run: Callable) -> Contestant:
     return Contestant(name, f"… and {listed}", partial(run, **options))
 
 
-def _generation(setting: Setting, say) -> Comparison:
+def _generation(setting: Setting) -> list[Contestant]:
     from benchmarks import theirs
 
     batch = f"{setting.prompts} prompts, {setting.generation_batch} together"
-    sides = [
+    return [
         Contestant("Aligner Lab", f"{batch}, waiting prompts take the places of what ended", ours.generation),
         Contestant("transformers generate", f"{batch}, left padded", theirs.generation),
     ]
-    return compete("generation", sides, setting, aim=1.2, say=say)
 
 
 # the fastest settings of TRL's trainers among all options of their configs on a CPU: see docs/decisions/benchmarks.md
 FASTEST_ON_PAIRS = {"per_device_train_batch_size": 1}  # almost no padding
 FASTEST_GRPO = {"per_device_train_batch_size": 2}
 
+GRPO_PROMPTS = {"grpo": LONG_PROMPTS, "grpo-short": SHORT_PROMPTS}
 COMPARISONS = {
-    "sft": _sft,
-    "rm": _reward_model,
-    "dpo": _dpo,
-    "grpo": partial(_grpo, lengths=LONG_PROMPTS, aim=3.0),
-    "grpo-short": partial(_grpo, lengths=SHORT_PROMPTS, aim=None),
-    "generation": _generation,
+    "sft": ("SFT", _sft, 2.0),
+    "rm": ("reward model", _reward_model, 2.5),
+    "dpo": ("DPO", _dpo, 3.0),
+    "grpo": ("GRPO", partial(_grpo, lengths=LONG_PROMPTS), 3.0),
+    "grpo-short": ("GRPO", partial(_grpo, lengths=SHORT_PROMPTS), None),
+    "generation": ("generation", _generation, 1.2),
 }
+"""By name: the title, the sides of a setting, and the aim beside the first of the others."""
 NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports", "disk", "monitor"]
 TAKES = {
-    ("clock", "cpu"): [*COMPARISONS, "ppo"],  # the others wait for disks, browsers and other processes
-    ("precision", "bf16"): [*COMPARISONS, "ppo", "remote-critic"],
+    "beside": [*COMPARISONS],  # the others have no sides
+    "clock": [*COMPARISONS, "ppo"],  # the others wait for disks, browsers and other processes
+    "precision": [*COMPARISONS, "ppo", "remote-critic"],
 }
+"""By option: the parts on which a value other than the default has an effect."""
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -181,7 +211,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--beside",
         metavar="1,2",
         type=lambda text: tuple(map(int, text.split(","))),
-        help="only some of the other sides, in the table's order: a side with SmolLM2-135M takes 3 GiB [all]",
+        help="only some of the other sides, in the table's order: a side with SmolLM2-135M takes 3 GiB [all]; "
+        "leaves out ppo, remote-critic, imports, disk, monitor",
     )
     parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
     parser.add_argument(
@@ -201,12 +232,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--json", metavar="FILE", type=Path, default=Path("runs/bench.json"), help="the figures [%(default)s]"
     )
     options = parser.parse_args(arguments)
-    for (option, value), names in TAKES.items():
-        if getattr(options, option) != value:
+    for option, names in TAKES.items():
+        if getattr(options, option) == parser.get_default(option):
             continue
         if unfit := [name for name in options.only or [] if name not in names]:
             parser.error(
-                f"--{option} {value} has no effect on {', '.join(unfit)}: measure {', '.join(unfit)} without it"
+                f"--{option} has no effect on {', '.join(unfit)}: measure {', '.join(unfit)} without it"
             )
         options.only = options.only or names
     options.only = options.only or NAMES

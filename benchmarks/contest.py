@@ -77,7 +77,6 @@ def compete(
     """Run the sides in turn: a warm-up round for each side, then setting.repeats rounds. Checks that the sides did equal
     work."""
     if setting.beside is not None:
-        _check_beside(name, contestants, setting.beside)
         # the target is a speed beside the first of the others
         aim = aim if 1 in setting.beside else None
         contestants = contestants[:1] + [c for i, c in enumerate(contestants) if i in setting.beside]
@@ -96,7 +95,7 @@ def compete(
     return comparison
 
 
-def _check_beside(name: str, contestants: list[Contestant], beside: tuple[int, ...]) -> None:
+def check_beside(name: str, contestants: list[Contestant], beside: tuple[int, ...]) -> None:
     """End the program if a number of --beside has no side."""
     others = {number: side for number, side in enumerate(contestants) if number}
     if unknown := sorted(set(beside) - set(others)):

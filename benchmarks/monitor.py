@@ -21,9 +21,20 @@ ATTACHING = (
 )
 
 
+def check_browser() -> None:
+    """End the program if there is no browser to measure with."""
+    _find_tests()
+    from lab import chromium
+
+    if chromium() is None:
+        sys.exit(
+            "error: monitor needs a browser, and there is no Chromium on the PATH: install the system's package "
+            "`chromium`, or name the other parts with --only"
+        )
+
+
 def measure(setting: Setting, say: Callable[[str], None] = print) -> WaitTimes:
-    # tests/browser has JupyterLab in a browser, tests/widgets a fake trainer
-    sys.path[:0] = [str(TESTS / name) for name in ("browser", "widgets")]
+    _find_tests()
     seconds = {
         RECORD: [statistics.median(_delays(setting.folder))],
         ATTACH: [_attaching(setting.folder / "long")],
@@ -31,6 +42,11 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> WaitTimes:
     for what, runs in seconds.items():
         say(f"monitor: {min(runs):.2f} s: {what}")
     return WaitTimes("monitor", seconds, AIMS)
+
+
+def _find_tests() -> None:
+    # tests/browser has JupyterLab in a browser, tests/widgets a fake trainer
+    sys.path[:0] = [str(TESTS / name) for name in ("browser", "widgets")]
 
 
 def _delays(folder: Path) -> list[float]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks import __main__ as commands
 from benchmarks import engines, growth, kept, page, precision
 from benchmarks.contest import Contestant, Rounds, compete
-from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost
+from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
 from benchmarks.setting import Setting, reward
 from benchmarks.table import table_of, verdict
 
@@ -145,8 +146,54 @@ def test_sides_take_turns_in_processes_of_their_own_and_a_failure_names_its_side
     assert {process.pid for process in multiprocessing.active_children()} <= others
     with pytest.raises(RuntimeError, match=r"the side 'b' ended early(.|\n)*out of memory, say"):
         compete("nothing", [Contestant("b", "", fails)], Setting(tmp_path), aim=1.0)
-    with pytest.raises(SystemExit, match=r"--beside 2: the other sides of SFT are 1: b, as it comes$"):
-        compete("SFT", sides, Setting(tmp_path, beside=(1, 2)), aim=None)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Runs `./lab bench` with words. disk cannot be measured, and nothing is prepared."""
+
+    def measure(name, setting, say):
+        assert name != "disk", "the disk is full"
+        return WaitTimes(name, {"one": [1.0]}, {"one": 2.0})
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["bench", "--json", str(tmp_path / "bench.json"), *words])
+        commands.main()
+
+    monkeypatch.setattr(commands, "_run", measure)
+    monkeypatch.setattr(commands, "described", lambda *_: {})
+    monkeypatch.setattr(commands, "_title", lambda _: "")
+    monkeypatch.setattr(Setting, "prepare", lambda self: None)
+    monkeypatch.setattr(commands, "find_spec", lambda name: True)
+    return run
+
+
+def test_the_other_parts_figures_are_kept_when_a_part_fails(bench, tmp_path):
+    with pytest.raises(SystemExit, match=r"disk failed, .* --only disk again"):
+        bench("--only", "imports,disk,ppo")
+    results = json.loads((tmp_path / "bench.json").read_text())["results"]
+    assert [result["name"] for result in results] == ["imports", "ppo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--only sft,generation --beside 1,2",
+            r"--beside 2: the other sides of generation are 1: transformers",
+        ),
+        ("--only sft,ppo --beside 1", "--beside has no effect on ppo: measure ppo without it"),
+        ("--only imports,monitor", "monitor needs a browser, .* install the system's package `chromium`"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_the_first_part(
+    bench, tmp_path, monkeypatch, capsys, words, message
+):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit) as ended:
+        bench(*words.split())
+    assert re.search(message, f"{ended.value} {capsys.readouterr().err}")
+    assert not (tmp_path / "bench.json").exists()
 
 
 def test_forced_stops_draw_the_stop_token_then_and_not_before():
