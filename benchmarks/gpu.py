@@ -101,6 +101,11 @@ def steps_of(kind: str, steps: int, precision: str) -> dict[str, object]:
     return settings | ({"critic.trainer.precision": precision} if kind == "ppo" else {})
 
 
+def measured_steps(options: argparse.Namespace) -> int:
+    """The number of measured steps of a job, and of measured rounds of generation."""
+    return 2 if options.quick else 8
+
+
 def speed_of(kind: str, precision: str, folder: RunFolder) -> StepSpeed:
     """A run's speed without its warm-up."""
     records = step_records(folder, WARM_UP)
@@ -138,7 +143,7 @@ def kinds(out: Path, options: argparse.Namespace) -> list[dict]:
     for precision in PRECISIONS:
         lab = Workspace(out / f"kinds-{precision}", options.profile)
         for kind in options.kinds:
-            settings = steps_of(kind, WARM_UP + options.steps, precision)
+            settings = steps_of(kind, WARM_UP + measured_steps(options), precision)
             settings |= lab.conversations() if kind == "ppo" else {}
             rows.append(speed_of(kind, precision, run(lab, kind, kind, settings)).as_row())
     return rows
@@ -157,9 +162,9 @@ def capture(out: Path, options: argparse.Namespace) -> list[dict]:
         for count in ROWS:
             prompts = random_prompts(count, model.architecture.vocab_size)
             model.captures_steps = False
-            eager, expected = generated(model, prompts, options.steps)
+            eager, expected = generated(model, prompts, measured_steps(options))
             model.captures_steps = True
-            captured, responses = generated(model, prompts, options.steps)
+            captured, responses = generated(model, prompts, measured_steps(options))
             row = {"precision": precision, "rows": count, "eager": eager, "captured": captured}
             rows.append(row | {"ratio": captured / eager, "common": common_share(responses, expected)})
     return rows
@@ -199,7 +204,7 @@ def size(out: Path, options: argparse.Namespace) -> list[dict]:
     rows = []
     for kind in ROLES:
         settings = large_settings(kind, folder, str(long_texts(out, kind, folder)))
-        settings |= steps_of(kind, WARM_UP + options.steps, "bf16")
+        settings |= steps_of(kind, WARM_UP + measured_steps(options), "bf16")
         speed = speed_of(kind, "bf16", run(lab, kind, kind, settings))
         estimate = memory(shape, Parallelism(1, 1, 1), ROLES[kind], LARGE_TOKENS, LARGE_BATCH // 2)
         texts = LARGE_BATCH * (2 if kind == "rm" else 1)
@@ -340,7 +345,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs") / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}")
     options = parser.parse_args(arguments)
     options.out = options.out.absolute()
-    options.steps = 2 if options.quick else 8
     return options
 
 

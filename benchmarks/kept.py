@@ -12,6 +12,7 @@ import re
 import subprocess
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -63,21 +64,33 @@ def commit() -> str:
 
     def git(*words: str) -> str:
         command = ["git", *words, "--", "aligner_lib"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        try:
+            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        except FileNotFoundError:  # without git the figures are still worth keeping
+            return ""
 
     changed = git("status", "--porcelain")
     return (git("log", "-1", "--format=%h", "--abbrev=10") or "unknown") + ("+" if changed else "")
 
 
-def command_line(command: str, options: Namespace) -> str:
-    """The command with its settings. Of a file only the name is kept; the place of the JSON file is left out."""
+def command_line(command: str, options: Namespace, positional: Sequence[str] = ()) -> str:
+    """The command with its settings. Of a file only the name is kept; the place of the JSON file is left out.
+
+    positional: names of the settings that the command takes without an option, in its order.
+    """
     words = [command]
+    for name in positional:
+        words += _shown(getattr(options, name))
     for name, value in vars(options).items():
-        if name == "json" or value is None or value is False:
+        if name in ("json", *positional) or value is None or value is False:
             continue
-        text = ",".join(map(_without_folder, value if isinstance(value, list | tuple) else [value]))
-        words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {text}"))
+        words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {','.join(_shown(value))}"))
     return " ".join(words)
+
+
+def _shown(value: object) -> list[str]:
+    """The option's values without folders."""
+    return [_without_folder(each) for each in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _without_folder(value: object) -> str:
@@ -97,10 +110,10 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def described_run(command: str, options: Namespace) -> dict:
-    """When, where and with which versions figures were measured."""
+def described_run(command: str, options: Namespace, positional: Sequence[str] = ()) -> dict:
+    """When, where and with which versions figures were measured. positional: see `command_line`."""
     return {
-        "command": command_line(command, options),
+        "command": command_line(command, options, positional),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": commit(),
         "machine": machine(),

@@ -21,6 +21,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from aligner_lib.models.hash import file_hash
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.comparison.baselines import best_rules, text_pairs
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
@@ -75,6 +76,17 @@ def prepare(raw: Path, out: Path) -> dict[str, Path]:
     return {name: out / f"{name}_comparisons.jsonl" for name in ("train", "test")}
 
 
+def check_pairs(run: RunFolder, raw: Path) -> None:
+    """Note the raw file's content beside the run's folder. Ends the program if the run has learned from another content."""
+    note, digest = run.path.with_suffix(".raw"), file_hash(raw)
+    if run.info and not (note.exists() and note.read_text() == digest):
+        sys.exit(
+            f"error: {run.path} has learned from another file than --raw {raw}: remove the run, or choose another --out"
+        )
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(digest)
+
+
 def train(kind: str, files: dict[str, Path], run: RunFolder, seed: int, **settings: object) -> None:
     loop = {"max_steps": STEPS, "val_check_interval": STEPS, "save_interval": STEPS, "limit_val_batches": -1}
     overrides = (
@@ -103,13 +115,15 @@ def aligner(*arguments: str) -> None:
 
 def main() -> None:
     arguments = _parse()
+    runs = {kind: RunFolder(arguments.out / f"{kind}-{arguments.seed}") for kind in arguments.only}
+    for run in runs.values():
+        check_pairs(run, arguments.raw)
     arguments.out.mkdir(parents=True, exist_ok=True)
     files = prepare(arguments.raw, arguments.out)
     pairs = {name: text_pairs(path) for name, path in files.items()}
     rules = best_rules(pairs["train"], pairs["test"])
     figures = {"pairs": {name: len(of) for name, of in pairs.items()}, "rules": rules, "seed": arguments.seed}
-    for kind in arguments.only:
-        run = RunFolder(arguments.out / f"{kind}-{arguments.seed}")
+    for kind, run in runs.items():
         if run.status != "finished":  # a stopped or failed run continues
             train(kind, files, run, arguments.seed)
         figures[kind] = held_out(run, len(pairs["test"]))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from aligner_lib.run_folder.reader import RunFolder
 from benchmarks import __main__ as commands
-from benchmarks import engines, growth, kept, page, precision
+from benchmarks import engines, gpu, growth, kept, page, precision, real_hh
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
 from benchmarks.setting import Setting, reward
@@ -236,10 +237,32 @@ def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_fold
 
 
 def test_a_command_is_kept_with_its_settings_and_without_folders():
-    options = Namespace(users=0, out=Path("/home/me/runs"), policies=["a=/m/sft", "b=c/d=e"], only=["sft"])
-    words = "bench --users 0 --out runs --policies a=sft,b=d=e --only sft"
-    assert kept.command_line("bench", options) == words
+    options = Namespace(users=0, out=Path("/home/me/runs"), policies=["a=/m/sft", "b=c/d=e"], only=["a", "b"])
+    words = "bench a=sft b=d=e --users 0 --out runs --only a,b"
+    assert kept.command_line("bench", options, ["policies"]) == words
+
+
+def test_a_kept_command_of_the_gpu_s_benchmark_gives_the_same_settings():
+    options = gpu.parse(["--only", "kinds", "--quick"])
+    assert gpu.parse(kept.command_line("gpu", options).split()[1:]).only == options.only
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert kept.commit() == "unknown"
 
 
 def test_the_share_of_common_tokens_ends_at_the_first_difference():
     assert engines.common_share([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 9, 6]]) == pytest.approx(4 / 6)
+
+
+def test_a_run_on_other_real_pairs_is_refused(tmp_path):
+    run, raw = RunFolder(tmp_path / "rm-1"), tmp_path / "raw.jsonl"
+    raw.write_text("first")
+    real_hh.check_pairs(run, raw)
+    run.path.mkdir()
+    (run.path / "run.json").write_text('{"status": "finished"}')
+    real_hh.check_pairs(run, raw)
+    raw.write_text("second")
+    with pytest.raises(SystemExit, match=r"rm-1 has learned from another file than --raw .*raw\.jsonl"):
+        real_hh.check_pairs(RunFolder(run.path), raw)
