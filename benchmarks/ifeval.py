@@ -3,7 +3,7 @@
 PROMPTS is `instruction_following_eval/data/input_data.jsonl` of github.com/google-research/google-research, 541 prompts with
 instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911). PYTHON is the interpreter of an environment with
 `lm_eval[ifeval]==0.4.13`, whose checkers judge the answers. Each policy answers greedily and is compared with the policy before
-it. Answers are kept in FOLDER and are not generated again; answers of another policy, length or precision are refused.
+it. Answers are kept in FOLDER and are not generated again; answers of another policy, prompt, length or precision are refused.
 
 Three tables follow: the policies; the same differences for each kind of instruction, because a policy can lose long answers and
 win short ones; and the cheats, which never read the prompt's question. A policy that a cheat beats is not good at IFEval.
@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from aligner_lib.models import resolve
+from aligner_lib.models.hash import model_hash
 from aligner_lib.tutorial.comparison.policies import PolicyComparison
 from aligner_lib.tutorial.comparison.statistics import mean_interval, share, share_gain
 from benchmarks.kept import described_run
@@ -67,7 +69,7 @@ def main() -> None:
     tables["cheats"] = of_cheats(prompts, options.checkers)
     print(*tables.values(), sep="\n\n")
     if options.json:
-        figures = described_run("python -m benchmarks.ifeval", options)
+        figures = described_run("python -m benchmarks.ifeval", options, ("prompts", "policies"))
         figures |= {name: table.figures for name, table in tables.items()}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -75,20 +77,27 @@ def main() -> None:
 def answered(prompts: Sequence[dict], policy: str, file: Path, options) -> list[dict]:
     """The records of a policy's answers, in the order of the prompts. Answers in the file are not generated again. Ends the
     program if the file has answers that were generated in another way."""
-    settings = {"policy": policy, "max_length": options.max_length, "precision": options.precision}
+    shared = {
+        "policy": policy,
+        "hash": model_hash(resolve(policy)),
+        "max_length": options.max_length,
+        "precision": options.precision,
+    }
+    settings = {prompt["key"]: shared | {"prompt": prompt["prompt"]} for prompt in prompts}
     records = {record["key"]: record for record in _lines(file)}
-    for record in records.values():
-        stored = {name: record.get(name) for name in settings}
-        if stored != settings:
+    for key, record in records.items():
+        asked = settings.get(key, shared)
+        stored = {name: record.get(name) for name in asked}
+        if stored != asked:
             sys.exit(
-                f"{file} has answers of {stored}, but {settings} is asked for: remove the file, or choose another NAME"
+                f"{file} has answers of {stored}, but {asked} is asked for: remove the file, or choose another NAME"
             )
     left = [prompt for prompt in prompts if prompt["key"] not in records]
     if left:
         with file.open("a", encoding="utf-8") as out:
             for record in generated(left, policy, options):
                 records[record["key"]] = record
-                print(json.dumps(record | settings), file=out, flush=True)
+                print(json.dumps(record | settings[record["key"]]), file=out, flush=True)
     return [records[prompt["key"]] for prompt in prompts]
 
 
@@ -233,13 +242,25 @@ def _flat(lists: Sequence[Sequence[float]]) -> tuple[list[float], list[int]]:
 def _lines(file: Path) -> list[dict]:
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    text = file.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:  # the program was killed while it wrote the last answer
+        file.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def named_policy(text: str) -> str:
+    """The text itself, NAME=POLICY. Raises ArgumentTypeError for a text without both."""
+    name, _, policy = text.partition("=")
+    if not (name and policy):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=POLICY, such as sft=runs/sft")
+    return text
 
 
 def _parsed() -> argparse.Namespace:
     parser = documented_parser("ifeval", __doc__)
     parser.add_argument("prompts", type=Path, metavar="PROMPTS")
-    parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
+    parser.add_argument("policies", nargs="+", type=named_policy, metavar="NAME=POLICY")
     parser.add_argument("--checkers", required=True, metavar="PYTHON")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--max-length", type=int, default=256)
@@ -247,7 +268,13 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--precision", default="bf16", choices=("32", "bf16"))
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    names = [text.partition("=")[0] for text in options.policies]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        parser.error(
+            f"{', '.join(twice)}: several policies have this NAME, which names their file of answers"
+        )
+    return options
 
 
 if __name__ == "__main__":

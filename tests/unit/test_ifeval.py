@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -51,13 +52,41 @@ def test_kept_answers_are_not_generated_again_and_those_of_other_settings_are_re
         return [{"key": prompt["key"], "answer": policy} for prompt in prompts]
 
     monkeypatch.setattr(ifeval, "generated", generated)
+    monkeypatch.setattr(ifeval, "resolve", Path)
+    monkeypatch.setattr(ifeval, "model_hash", lambda folder: trained[folder.name])
+    trained = {"sft": "a", "dpo": "b"}
     asked, short = [], Namespace(max_length=8, precision="32")
     for count in (1, 2):  # the second call generates the second answer alone
         records = ifeval.answered(PROMPTS[:count], "sft", tmp_path / "a.jsonl", short)
     assert asked == [1, 2] and [record["answer"] for record in records] == ["sft", "sft"]
-    for policy, options in (("dpo", short), ("sft", Namespace(max_length=9, precision="32"))):
-        with pytest.raises(SystemExit, match=r"a\.jsonl has answers of {'policy': 'sft', 'max_length': 8"):
-            ifeval.answered(PROMPTS, policy, tmp_path / "a.jsonl", options)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"key": 3, "ans')  # a killed program's last line
+    ifeval.answered(PROMPTS, "sft", tmp_path / "a.jsonl", short)
+    assert asked == [1, 2] and len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
+    others = [PROMPTS[0] | {"prompt": "Write in UPPER case."}, PROMPTS[1]]
+    for policy, hash_, prompts, length in (
+        ("dpo", "a", PROMPTS, 8),
+        ("sft", "retrained", PROMPTS, 8),
+        ("sft", "a", others, 8),
+        ("sft", "a", PROMPTS, 9),
+    ):
+        trained[policy] = hash_
+        with pytest.raises(SystemExit, match=r"a\.jsonl has answers of {'policy': 'sft', 'hash': 'a'"):
+            ifeval.answered(
+                prompts, policy, tmp_path / "a.jsonl", Namespace(max_length=length, precision="32")
+            )
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [("sft", "'sft' is not NAME=POLICY"), ("sft=a sft=b", "sft: several policies have this NAME")],
+)
+def test_each_policy_has_a_name_of_its_own(monkeypatch, capsys, policies, message):
+    words = ["ifeval", "input.jsonl", *policies.split(), "--checkers", "python", "--out", "o"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit):
+        ifeval._parsed()
+    assert message in capsys.readouterr().err
 
 
 def test_differences_are_counted_by_kind_of_instruction(checkers):
