@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
+from benchmarks.kept import described_run, write_result
 from benchmarks.mutations import MISTAKES, Mutant, mutants_of, planted
 from benchmarks.options import documented_parser
 
@@ -99,7 +102,7 @@ def try_out(mutant: Mutant, seconds: float, first: str = "") -> MutantVerdict:
     """Run the tests with the mutant in the checkout: first the test file `first`, then the files that name the mutant's module,
     then all others.
 
-    seconds: the limit for all tests together.
+    seconds: the limit for all tests together. Ends the program if tests of the failing file also fail without the mutant.
     """
     path, begin = ROOT / mutant.path, time.monotonic()
     source = path.read_text(encoding="utf-8")
@@ -110,12 +113,25 @@ def try_out(mutant: Mutant, seconds: float, first: str = "") -> MutantVerdict:
             left = seconds - (time.monotonic() - begin)
             failed = _first_failure(chosen, left) if chosen else None
             if failed is not None:
-                return MutantVerdict(mutant, "caught", time.monotonic() - begin, failed)
+                verdict = MutantVerdict(mutant, "caught", time.monotonic() - begin, failed)
+                path.write_text(source, encoding="utf-8")
+                check_without_mutant(failed.partition("::")[0], seconds)
+                return verdict
         return MutantVerdict(mutant, "survived", time.monotonic() - begin)
     except subprocess.TimeoutExpired:
         return MutantVerdict(mutant, "slow", time.monotonic() - begin)
     finally:
         path.write_text(source, encoding="utf-8")
+
+
+@cache
+def check_without_mutant(file: str, seconds: float) -> None:
+    """End the program if a test of the file fails in the checkout as it is."""
+    if (failed := _first_failure([file], seconds)) is not None:
+        sys.exit(
+            f"error: {failed} fails on this machine without a mutant too, so its failure says nothing about a mutant: mend "
+            "the test or its surroundings, and run the benchmark again"
+        )
 
 
 def _naming(path: str) -> list[str]:
@@ -127,7 +143,7 @@ def _naming(path: str) -> list[str]:
 
 
 def _first_failure(arguments: list[str], seconds: float) -> str | None:
-    """The first test that fails; None when all pass.
+    """The first test that fails, or a conftest.py that cannot be imported; None when all pass.
 
     Raises subprocess.TimeoutExpired after `seconds`, and ValueError when pytest itself could not run.
     """
@@ -138,6 +154,10 @@ def _first_failure(arguments: list[str], seconds: float) -> str | None:
     if done.returncode in (0, 5):  # 5: no test was chosen
         return None
     failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if not failures and (
+        broken := re.search(r"^ImportError while loading conftest '(.*)'", done.stderr, re.M)
+    ):
+        return Path(broken[1]).relative_to(ROOT).as_posix()
     if not failures:
         raise ValueError(f"pytest {' '.join(arguments)} did not run:\n{(done.stdout + done.stderr)[-2000:]}")
     return failures[0].partition(" ")[2].partition(" - ")[0]
@@ -169,15 +189,24 @@ def main(words: list[str] | None = None) -> None:
             f"error: this environment has the project of {installed}, so processes of tests would not see a mutant: run "
             "./lab test --co -q in this clone, and use the Python of its .venv"
         )
-    if changes := _changes():
+    if changes := _git("status", "--porcelain"):
         sys.exit(f"error: {ROOT} has changes that are not committed; run this in a clean clone:\n{changes}")
     verdicts = _known(options.json)
+    # the tests' commit, not the library's
+    description = described_run("python -m benchmarks.mutants", options) | {
+        "commit": _git("rev-parse", "HEAD")
+    }
+    if verdicts and (of_file := json.loads(options.json.read_text())["commit"]) != description["commit"]:
+        sys.exit(
+            f"error: {options.json} has verdicts of commit {of_file}, and this is {description['commit']}: name another --json, with "
+            f"--again {options.json} for the same mutants"
+        )
     for mutant, first in mutants.items():
         if mutant not in verdicts:
             verdicts[mutant] = try_out(mutant, 60 * options.minutes, first)
             if options.json:
                 records = [asdict(verdict) for verdict in verdicts.values()]
-                options.json.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+                write_result(options.json, description, records)
         verdict = verdicts[mutant]
         print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {mutant}  {verdict.by}", flush=True)
     print(_summary([verdicts[mutant] for mutant in mutants]))
@@ -190,15 +219,15 @@ def _installed() -> Path:
     return Path(done.stdout.strip()).resolve().parents[1]
 
 
-def _changes() -> str:
-    status = ["git", "status", "--porcelain"]
-    return subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _known(file: Path | None) -> dict[Mutant, MutantVerdict]:
     if file is None or not file.exists():
         return {}
-    records = json.loads(file.read_text())
+    records = json.loads(file.read_text())["results"]
     verdicts = [MutantVerdict(**record | {"mutant": Mutant(**record["mutant"])}) for record in records]
     return {verdict.mutant: verdict for verdict in verdicts}
 

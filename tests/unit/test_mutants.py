@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import mutants
 from benchmarks.mutants import draw
 from benchmarks.mutations import MISTAKES, mutants_of, planted
 
@@ -41,3 +42,35 @@ def test_a_draw_takes_every_mistake_equally_often_and_is_the_same_again(tmp_path
     assert drawn == draw(16, seed=3, root=tmp_path) != draw(16, seed=4, root=tmp_path)
     counts = [sum(mutant.mistake == mistake for mutant in drawn) for mistake in MISTAKES]
     assert {*counts} <= {1, 2, 3}
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with a module and its test, whose conftest.py reads the module's length."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "m.py").write_text("length = 1 + 2\n")
+    (tmp_path / "tests" / "conftest.py").write_text("")
+    (tmp_path / "tests" / "test_m.py").write_text(
+        "# m\nfrom m import length\ndef test(): assert length == 3\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    mutants.check_without_mutant.cache_clear()
+    return tmp_path
+
+
+def verdict_of(checkout) -> mutants.MutantVerdict:
+    (mutant,) = (mutant for mutant in mutants_of("m.py", "length = 1 + 2\n") if mutant.mistake == "sign")
+    return mutants.try_out(mutant, 60.0)
+
+
+def test_a_mutant_that_breaks_the_import_of_a_conftest_is_caught_by_that_file(checkout):
+    assert verdict_of(checkout).by == "tests/test_m.py::test"
+    (checkout / "tests" / "conftest.py").write_text("import m\nassert m.length == 3\n")
+    assert (verdict_of(checkout).outcome, verdict_of(checkout).by) == ("caught", "tests/conftest.py")
+
+
+def test_a_test_that_fails_without_a_mutant_ends_the_benchmark(checkout):
+    (checkout / "tests" / "test_m.py").write_text("# m\ndef test(): assert False\n")
+    with pytest.raises(SystemExit, match=r"test_m\.py::test fails on this machine without a mutant"):
+        verdict_of(checkout)
