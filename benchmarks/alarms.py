@@ -29,6 +29,7 @@ from aligner_lib.run_folder.reader import RunFolder, without_paths
 from aligner_lib.tutorial import Workspace
 from aligner_lib.tutorial.comparison.statistics import Estimate, share
 from aligner_lib.tutorial.hunt.faults import FAULTS
+from benchmarks.kept import described_run
 from benchmarks.options import documented_parser
 from cluster import JobFailed
 from widgets.recordings.recording_file import KEPT, PACKED
@@ -410,7 +411,8 @@ def main() -> None:
         "runs": [asdict(verdict) for verdict in verdicts],
     }
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1, default=str) + "\n")
+        description = described_run("python -m benchmarks.alarms", options)
+        options.json.write_text(json.dumps(description | result, indent=1, default=str) + "\n")
     print(tables(verdicts))
     print(json.dumps(result["explain"], indent=1))
 

@@ -97,6 +97,8 @@ def llama_cpp(folder: Path, precision: str, rows: int, new_tokens: int, threads:
     params.model.path = str(path)
     params.n_parallel, params.n_ctx = rows, rows * 512
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    if precision == "32":  # the default is 16 bits
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.cache_prompt = False  # a round's prompts are those of the round before
     params.cache_ram_mib = 0
     params.verbosity = -1

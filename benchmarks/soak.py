@@ -23,6 +23,7 @@ import psutil
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace.usual_resources import critic_and_actor_here
 from aligner_lib.tutorial.workspace.workspace import Workspace
+from benchmarks.kept import described_run
 from cluster.rendezvous import free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed
@@ -71,7 +72,7 @@ def main() -> None:
     happened = soak(lab, settings, options)
     seconds = time.monotonic() - started
     different = compare(lab)
-    figures = {
+    figures = described_run("python -m benchmarks.soak", options) | {
         "steps": options.steps,
         "faults": happened,
         "seconds": round(seconds),
