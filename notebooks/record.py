@@ -468,7 +468,7 @@ def made(lab: Workspace, kind: str, name: str, settings: dict, stopped_after: in
         if stopped_after:
             stop_within(job, run, stopped_after)
         print(f"{name}: {job.wait()}", flush=True)
-    step = run.info["heartbeat"]["step"]
+    step = run.info.get("heartbeat", {}).get("step", 0)  # a run may fail before its first heartbeat
     if run.status not in ("finished", "stopped") or step < stopped_after:
         raise RuntimeError(f"{name} is {run.status} after step {step}: remove {run.path} to make it again")
     return run
