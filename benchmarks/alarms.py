@@ -195,7 +195,8 @@ def carry_out(
 
 def is_complete(run: RunFolder, is_healthy: bool) -> bool:
     """Whether a run has come to its end. A broken run may end with a failure, at max_init_policy_kl."""
-    return run.status == "finished" or (not is_healthy and run.status == "failed" and bool(run.metrics()))
+    at_bound = run.status == "failed" and "max_init_policy_kl" in run.info.get("message", "")
+    return run.status == "finished" or (not is_healthy and at_bound and bool(run.metrics()))
 
 
 def _keep_few(run: RunFolder) -> None:

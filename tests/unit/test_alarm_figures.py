@@ -16,6 +16,7 @@ def verdict(name, alarms=None, cause=None, off=None, seed=2, **trial) -> RunVerd
     )
 
 
+BEYOND = "at step 3 init_policy_kl is 5.1 nats, beyond trainer.ppo.max_init_policy_kl=5.0"
 RUNS = [
     verdict("healthy-1"),
     verdict("healthy-2", {"kl": 12}),
@@ -53,17 +54,23 @@ def test_what_is_named_and_who_is_accused():
 
 
 @pytest.mark.parametrize(
-    ("status", "steps", "healthy", "broken"),
+    ("status", "steps", "message", "healthy", "broken"),
     [
-        ("finished", 3, True, True),
-        ("failed", 3, False, True),  # as at max_init_policy_kl
-        ("failed", 0, False, False),
-        ("stopped", 3, False, False),
-        ("running", 3, False, False),  # by a process that no longer exists
+        ("finished", 3, "", True, True),
+        ("failed", 3, BEYOND, False, True),
+        ("failed", 3, "No space left on device", False, False),
+        ("failed", 0, BEYOND, False, False),
+        ("stopped", 3, "", False, False),
+        ("running", 3, "", False, False),  # by a process that no longer exists
     ],
 )
-def test_only_runs_that_came_to_their_end_are_judged_again(tmp_path, status, steps, healthy, broken):
-    info = {"status": status, "host": "another", "heartbeat": {"time": 0.0, "step": steps}}
+def test_only_runs_that_came_to_their_end_are_judged_again(tmp_path, status, steps, message, healthy, broken):
+    info = {
+        "status": status,
+        "host": "another",
+        "message": message,
+        "heartbeat": {"time": 0.0, "step": steps},
+    }
     (tmp_path / "run.json").write_text(json.dumps(info))
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(steps)))
     run = RunFolder(tmp_path)
