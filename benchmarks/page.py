@@ -40,7 +40,10 @@ def place(file: dict) -> tuple:
 
 
 def table(files: Sequence[dict]) -> str:
-    """The table of one machine and model, under a line that says how the figures were measured."""
+    """The table of one machine and model, under a line that says how the figures were measured.
+
+    Raises ValueError for two files with figures of the same cell.
+    """
     precisions = [name for name in PRECISIONS if any(file["precision"] == name for file in files)]
     cells: dict[tuple[str, str], dict[str, str]] = {}
     aims: dict[tuple[str, str], str] = {}
@@ -52,7 +55,13 @@ def table(files: Sequence[dict]) -> str:
                     result["name"],
                     side["name"] if settings in result["name"] else f"{side['name']}: {settings}",
                 )
-                cells.setdefault(row, {})[file["precision"]] = f"{side['ours_is_times_as_fast']:.2f}"
+                ratios = cells.setdefault(row, {})
+                if file["precision"] in ratios:
+                    raise ValueError(
+                        f"two files of {RESULTS.name}/ have {' beside '.join(row)} in {PRECISIONS[file['precision']]}: "
+                        "remove the older file"
+                    )
+                ratios[file["precision"]] = f"{side['ours_is_times_as_fast']:.2f}"
                 if number == 0 and result["aim"]:
                     aims[row] = f"{result['aim']:g}"
     lines = [
@@ -74,7 +83,10 @@ def caption(files: Sequence[dict]) -> str:
     units = ", ".join(files[0]["machine"]["units"])
     dates = sorted({file["date"] for file in files})
     commits = sorted({file["commit"] for file in files})
-    libraries = {name: number for file in files for name, number in file["versions"].items()}
+    libraries: dict[str, set[str]] = {}
+    for file in files:
+        for name, number in file["versions"].items():
+            libraries.setdefault(name, set()).add(number)
     parts = [
         model,
         f"{threads} thread" + ("" if threads == 1 else "s"),
@@ -82,7 +94,7 @@ def caption(files: Sequence[dict]) -> str:
         f"{device} ({units})" if units else device,
         " to ".join(dict.fromkeys((dates[0], dates[-1]))),
         f"commit {', '.join(commits)}",
-        *(f"{name} {number}" for name, number in libraries.items()),
+        *(f"{name} {', '.join(sorted(numbers))}" for name, numbers in libraries.items()),
     ]
     return "; ".join(parts) + "."
 

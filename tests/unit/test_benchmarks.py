@@ -236,6 +236,16 @@ def test_the_page_has_the_kept_figures_and_no_file_names_the_machine_or_its_fold
         assert platform.node() not in stored and not re.search(r'[" ]/(?!lab)\w', stored), path.name
 
 
+def test_the_page_names_every_version_and_refuses_two_figures_for_one_cell():
+    [first, *_] = page.read_results()
+    other = first | {"precision": "bf16", "versions": first["versions"] | {"trl": "0.1"}}
+    assert f"trl 0.1, {first['versions']['trl']};" in page.table([first, other])
+    with pytest.raises(
+        ValueError, match=r"two files of results/ have DPO beside .* in float32: remove the older"
+    ):
+        page.table([first, first])
+
+
 def test_a_command_is_kept_with_its_settings_and_without_folders():
     options = Namespace(users=0, out=Path("/home/me/runs"), policies=["a=/m/sft", "b=c/d=e"], only=["a", "b"])
     words = "bench a=sft b=d=e --users 0 --out runs --only a,b"
