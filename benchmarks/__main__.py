@@ -20,7 +20,7 @@ from benchmarks.contest import Contestant, check_beside, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison
 from benchmarks.monitor import check_browser
-from benchmarks.options import some_of
+from benchmarks.options import some_of, whole_number
 from benchmarks.setting import BUNDLED, HH_REAL, LONG_PROMPTS, SHORT_PROMPTS, Setting
 from benchmarks.table import Result, table_of
 
@@ -195,12 +195,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="6m", help="6m, or a name that `aligner model fetch` knows [6m]")
     parser.add_argument("--only", type=partial(some_of, NAMES), help=f"some of {','.join(NAMES)} [all]")
     parser.add_argument(
-        "--repeats", type=int, help="rounds of each side after its warm-up, runs of imports and disk [5]"
+        "--repeats",
+        type=partial(whole_number, 1),
+        help="rounds of each side after its warm-up, runs of imports and disk [5]",
     )
-    parser.add_argument("--steps", type=int, help="optimiser steps a round [4]")
-    parser.add_argument("--global-batch", type=int, help="samples an optimiser step [32; GRPO: a group of 8]")
-    parser.add_argument("--micro-batch", type=int, help="samples a forward-backward [8; GRPO: its group]")
-    parser.add_argument("--prompts", type=int, help="prompts a round of generation [64]")
+    parser.add_argument("--steps", type=partial(whole_number, 1), help="optimiser steps a round [4]")
+    parser.add_argument(
+        "--global-batch",
+        type=partial(whole_number, 1),
+        help="samples an optimiser step [32; GRPO: a group of 8]",
+    )
+    parser.add_argument(
+        "--micro-batch", type=partial(whole_number, 1), help="samples a forward-backward [8; GRPO: its group]"
+    )
+    parser.add_argument("--prompts", type=partial(whole_number, 1), help="prompts a round of generation [64]")
     parser.add_argument(
         "--pairs",
         type=Path,
@@ -221,7 +229,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         default="32",
         help="of all sides [32]; bf16 leaves out imports, disk, monitor",
     )
-    parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
+    parser.add_argument(
+        "--threads", type=partial(whole_number, 1), help="threads of each side [as many as torch takes]"
+    )
     parser.add_argument(
         "--clock",
         choices=["wall", "cpu"],

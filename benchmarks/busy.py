@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +30,7 @@ from rich.table import Table
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.jobs import step_records
 from benchmarks.kept import described_run
-from benchmarks.options import documented_parser
+from benchmarks.options import documented_parser, whole_number
 from cluster.cores import SPIN_COUNT
 
 THREADS = {"sleep soon": SPIN_COUNT, "spin": "300000"}  # libgomp's own number of turns
@@ -134,8 +135,8 @@ def write(out: Path, figures: dict[str, object]) -> None:
 
 def main(words: list[str] | None = None) -> None:
     parser = documented_parser("busy", __doc__)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=partial(whole_number, WARM_UP + 1), default=8)
+    parser.add_argument("--repeats", type=partial(whole_number, 1), default=3)
     parser.add_argument("--users", type=int, default=5)
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--out", type=Path, default=Path("runs/busy"))

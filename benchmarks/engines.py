@@ -31,7 +31,7 @@ from rich.console import Console
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.kept import described, write_result
 from benchmarks.measure import Comparison, Round
-from benchmarks.options import documented_parser, some_of
+from benchmarks.options import documented_parser, some_of, whole_number
 from benchmarks.setting import Setting
 from benchmarks.table import table_of
 
@@ -162,10 +162,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=partial(some_of, ENGINES), default=list(ENGINES))
     parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[1, 32])
     parser.add_argument("--precision", choices=["32", "bf16"], default="32")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--prompts", type=int, help="prompts of a round [4, or as many as rows]")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tokens", type=partial(whole_number, 1), default=48)
+    parser.add_argument(
+        "--prompts", type=partial(whole_number, 1), help="prompts of a round [4, or as many as rows]"
+    )
+    parser.add_argument("--repeats", type=partial(whole_number, 1), default=3)
+    parser.add_argument("--threads", type=partial(whole_number, 1), default=1)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--json", type=Path)

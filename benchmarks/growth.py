@@ -35,7 +35,7 @@ from statistics import fmean, median
 import psutil
 
 from benchmarks.kept import RESULTS, described_run
-from benchmarks.options import documented_parser, some_of
+from benchmarks.options import documented_parser, some_of, whole_number
 
 QUANTITIES = {
     "batch": "rows of a batch",
@@ -336,7 +336,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = documented_parser("growth", __doc__)
     parser.add_argument("--only", type=partial(some_of, QUANTITIES), default=list(QUANTITIES))
     parser.add_argument("--precision", choices=["32", "bf16"], default="32")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=partial(whole_number, 1), default=3)
     parser.add_argument("--memory", type=float, default=8.0)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--out", type=Path)

@@ -19,3 +19,10 @@ def some_of(known: Iterable[str], text: str) -> list[str]:
     if unknown := sorted(set(names) - set(known)):
         raise ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
     return names
+
+
+def whole_number(least: int, text: str) -> int:
+    """The whole number in a text. Raises ArgumentTypeError for a smaller number than `least`."""
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+    return int(text)

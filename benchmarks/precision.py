@@ -28,7 +28,7 @@ from rich.table import Table
 from aligner_lib.tutorial.workspace.workspace import Workspace
 from benchmarks.jobs import run, step_records
 from benchmarks.kept import described_run
-from benchmarks.options import documented_parser, some_of
+from benchmarks.options import documented_parser, some_of, whole_number
 
 PRECISIONS = ("32", "bf16")
 KINDS = ("sft", "rm", "dpo", "ppo", "grpo")
@@ -143,8 +143,8 @@ def main(options: argparse.Namespace) -> None:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = documented_parser("precision", __doc__)
     parser.add_argument("--only", type=partial(some_of, KINDS), default=list(KINDS))
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--steps", type=partial(whole_number, WARM_UP + 1), default=4)
+    parser.add_argument("--repeats", type=partial(whole_number, 1), default=2)
     parser.add_argument("--profile", default="laptop")
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / f"precision-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -184,6 +184,7 @@ def test_the_other_parts_figures_are_kept_when_a_part_fails(bench, tmp_path):
             r"--beside 2: the other sides of generation are 1: transformers",
         ),
         ("--only sft,ppo --beside 1", "--beside has no effect on ppo: measure ppo without it"),
+        ("--repeats 0", "--repeats: 0 is not a whole number of at least 1"),
         ("--only imports,monitor", "monitor needs a browser, .* install the system's package `chromium`"),
     ],
 )
@@ -276,3 +277,9 @@ def test_a_run_on_other_real_pairs_is_refused(tmp_path):
     raw.write_text("second")
     with pytest.raises(SystemExit, match=r"rm-1 has learned from another file than --raw .*raw\.jsonl"):
         real_hh.check_pairs(RunFolder(run.path), raw)
+
+
+def test_a_job_has_a_step_after_its_warm_up(capsys):
+    with pytest.raises(SystemExit):
+        precision.parse(["--steps", str(precision.WARM_UP)])
+    assert "--steps: 1 is not a whole number of at least 2" in capsys.readouterr().err
