@@ -86,11 +86,11 @@ def answered(prompts: Sequence[dict], policy: str, file: Path, options) -> list[
     settings = {prompt["key"]: shared | {"prompt": prompt["prompt"]} for prompt in prompts}
     records = {record["key"]: record for record in _lines(file)}
     for key, record in records.items():
-        asked = settings.get(key, shared)
-        stored = {name: record.get(name) for name in asked}
-        if stored != asked:
+        required = settings.get(key, shared)
+        stored = {name: record.get(name) for name in required}
+        if stored != required:
             sys.exit(
-                f"{file} has answers of {stored}, but {asked} is asked for: remove the file, or choose another NAME"
+                f"{file} has answers of {stored}, but {required} is asked for: remove the file, or choose another NAME"
             )
     left = [prompt for prompt in prompts if prompt["key"] not in records]
     if left:
