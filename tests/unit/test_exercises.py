@@ -151,6 +151,11 @@ def update_with_a_step_too_many(policy, critic, optimizer, *others):
     return losses
 
 
+def fails_for_a_number(call, functions):
+    assert not call.isdigit()
+    return ALL["answer_call"].reference(call, functions)
+
+
 def raises(chosen, rejected):
     margin = chosen - rejected
     return margin[len(margin)]
@@ -167,6 +172,7 @@ RECOGNISED = [
     ("reinforce_loss", lambda z, x, r: -(r * (z.exp() / z.exp().sum()).log()[x]).mean(), "log_of_zero"),
     ("kl_estimators", half_in_k3, "another_multiple_in_k3"),
     ("kl_estimators", linear_part_of_k3_detached, None),
+    ("answer_call", fails_for_a_number, None),
     ("no_gradient", lambda ratio, a, limit: (a > 0) & (ratio > limit), "compared_with_epsilon"),
     # no mistake is named where the recognition can't read the type, or sees a part of the mistake alone
     ("gae", lambda values, rewards, mask, *_: (torch.zeros_like(mask), mask), None),
@@ -290,6 +296,16 @@ def test_a_loop_without_end_is_ended_after_one_call(monkeypatch):
     assert judge(ALL["bradley_terry"], reference("bradley_terry", lambda loss: loss), SEED)
 
 
+def switches_gradients_off(chosen, rejected):
+    torch.set_grad_enabled(False)
+    raise ValueError
+
+
+def test_gradients_that_a_function_switches_off_are_on_again_after_the_check():
+    judge(ALL["bradley_terry"], switches_gradients_off, SEED)
+    assert torch.is_grad_enabled()
+
+
 def test_the_tutorial_s_and_the_library_s_function_are_no_answer_and_no_attempt(monkeypatch):
     recorded = Mock()
     monkeypatch.setattr("aligner_lib.tutorial.checking.check.record_exercise", recorded)
@@ -314,6 +330,10 @@ def test_an_error_of_a_reference_names_the_exercise_and_the_case():
         UserError, match="gae fails on case 0: the exercise names advantages, returns, and the number of"
     ):
         judge(short, ALL["gae"].reference)
+
+
+def test_thousands_of_nested_lists_are_answered_as_a_broken_call():
+    assert ALL["answer_call"].reference("[" * 100_000, {}) == "error: the call is not JSON"
 
 
 def test_an_unknown_exercise_and_a_function_without_source_are_refused():

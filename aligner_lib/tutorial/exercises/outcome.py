@@ -59,10 +59,12 @@ def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ..
     # the label of a list's tensor contains its index: name[0], name[1]
     leaves = {label: leaf for name in gradients for label, leaf in _leaves(name, arguments[name])}
     try:
-        with time_limit(SECONDS):
+        # the learner's function may switch the gradients off and fail before it switches them on again
+        with torch.enable_grad(), time_limit(SECONDS):
             returned = function(*arguments.values())
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
-        by_name = _gradients(outputs, leaves)
+        with torch.enable_grad():
+            by_name = _gradients(outputs, leaves)
         attached = tuple(isinstance(output, torch.Tensor) and output.requires_grad for output in outputs)
     except (Exception, LoopWithoutEnd) as error:  # the verdict reports every error of the learner's function
         return AnswerOutcome(error=error)
