@@ -111,7 +111,11 @@ def turns_of(value: Any, key: str, *, with_tools: bool = False) -> list[Message]
     ]
     if with_tools:
         with unusable():
-            check_results(value, [message["role"] for message in messages])
+            # a turn `function_call` has its calls only as a message
+            check_results(
+                [message | turn for message, turn in zip(messages, value)],
+                [message["role"] for message in messages],
+            )
     return messages
 
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.readers import ABOUT_DATA, OWN_SUFFIXES, SUFFIXES
+from data.readers import OWN_SUFFIXES, SUFFIXES, is_about_data
 from data.report import DataError
 
 PROBE_SECONDS = 10.0
@@ -46,7 +46,8 @@ def is_hub_name(text: str) -> bool:
 def fetch(name: str, *, split: str | None = None, subset: str | None = None) -> tuple[Path, ...]:
     """Download a data set's files, or find them in the cache. `split` and `subset`, if given, restrict the files.
 
-    name: owner/name or owner/name@revision, a commit or branch; by default the pinned revision, else main. Raises HubError when the hub cannot be reached or has no such files.
+    name: owner/name or owner/name@revision, a commit or branch; by default the pinned revision, else main. Raises HubError when
+    the hub cannot be reached or has no such files.
     """
     match = NAME.fullmatch(name)
     assert match, f"{name} is not a hub name"
@@ -81,8 +82,10 @@ def _list_files(name: str, revision: str) -> tuple[str, ...]:
     except Exception as error:  # the hub's client passes through all errors of its HTTP library
         raise _unreachable(name, error) from error
     # most .json files of the hub describe a data set, and some data sets have nothing else
-    usual = [file for file in files if file.endswith(SUFFIXES)]
-    others = [file for file in files if file.endswith(OWN_SUFFIXES) and Path(file).name not in ABOUT_DATA]
+    usual = [file for file in files if file.lower().endswith(SUFFIXES)]
+    others = [
+        file for file in files if file.lower().endswith(OWN_SUFFIXES) and not is_about_data(Path(file).name)
+    ]
     return tuple(sorted(usual or others))
 
 

@@ -22,6 +22,11 @@ PARQUET_BATCH_ROWS = 1024
 Sample = TypeVar("Sample")
 
 
+def is_about_data(name: str) -> bool:
+    """Whether a file of this name describes a data set and has no records."""
+    return name.lower() in ABOUT_DATA
+
+
 class RawRecord(NamedTuple):
     """A raw JSON object and its place."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from data import hub
-from data.readers import ABOUT_DATA, OWN_SUFFIXES, SUFFIXES
+from data.readers import OWN_SUFFIXES, SUFFIXES, is_about_data
 from data.report import DataError
 
 Kind = Literal["dolly", "hh", "squad"]
@@ -94,8 +94,8 @@ def _data_files(folder: Path) -> list[Path]:
         path
         for path in folder.rglob("*")
         if path.name.lower().endswith(OWN_SUFFIXES)
-        and path.name not in ABOUT_DATA
-        and not (path.name.startswith("cache-") and path.name.endswith(".arrow"))
+        and not is_about_data(path.name)
+        and not (path.name.startswith("cache-") and path.name.lower().endswith(".arrow"))
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:

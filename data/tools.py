@@ -75,34 +75,46 @@ def check_results(turns: Sequence[dict[str, Any]], roles: Sequence[str]) -> None
 
     Templates write the results without ids, so the order alone says which result belongs to which call.
     """
-    calls: list[dict[str, Any]] | None = None  # None: an answer may have calls in its text
+    calls: list[dict[str, Any]] | None = []  # None: an answer may have calls in its text
     previous = None
     for number, (turn, role) in enumerate(zip(turns, roles), start=1):
-        if role != "tool":
-            if previous == "tool" and calls:
-                raise ValueError(
-                    f"turn {number} follows a result, but the call of {calls[0]['name']!r} before has none: give a turn of the role "
-                    "'tool' for each call"
-                )
-            calls = [
+        if role == "tool":
+            _take_result(calls, turn, number)
+        elif previous == "tool" and calls:
+            raise ValueError(_missing_result(calls, f"turn {number} follows a result"))
+        elif role == "assistant":
+            # parallel calls may stand in several turns
+            own = [
                 {"tool_call_id": call.get("id"), "name": call.get("function", call).get("name")}
                 for call in turn.get("tool_calls") or []
             ]
-            if role == "assistant" and not calls:
-                calls = None
-        elif calls is not None:
-            if not calls:
-                raise ValueError(
-                    f"turn {number} is a result, but no call before it lacks a result: remove the turn, or add its call to the "
-                    "'tool_calls' of the assistant's turn"
-                )
-            for key, value in calls.pop(0).items():
-                if value and turn.get(key) and turn[key] != value:
-                    raise ValueError(
-                        f"turn {number} has the {key} {turn[key]!r}, but the next call without a result has {value!r}: put "
-                        "results into the order of their calls"
-                    )
+            calls = [*(calls or []), *own] if own else None
+        else:
+            calls = calls or []
         previous = role
+    if previous == "tool" and calls:
+        raise ValueError(_missing_result(calls, f"turn {len(turns)} is the last result"))
+
+
+def _take_result(calls: list[dict[str, Any]] | None, turn: dict[str, Any], number: int) -> None:
+    """Remove a result's call from the open calls. Raises ValueError for a result of another call, or of no call."""
+    if calls is None:
+        return
+    if not calls:
+        raise ValueError(
+            f"turn {number} is a result, but no call before it lacks a result: remove the turn, or add its call to the "
+            "'tool_calls' of the assistant's turn"
+        )
+    for key, value in calls.pop(0).items():
+        if value and turn.get(key) and turn[key] != value:
+            raise ValueError(
+                f"turn {number} has the {key} {turn[key]!r}, but the next call without a result has {value!r}: put "
+                "results into the order of their calls"
+            )
+
+
+def _missing_result(calls: list[dict[str, Any]], place: str) -> str:
+    return f"{place}, but the call of {calls[0]['name']!r} before has none: give a turn of the role 'tool' for each call"
 
 
 def _short(value: object) -> str:

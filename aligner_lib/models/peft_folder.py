@@ -316,7 +316,7 @@ def _scale(module: str, rank: int, config: Mapping, where: Path) -> float:
         ) from None
     if type(alpha) not in (int, float) or not alpha or not math.isfinite(alpha):
         raise ValueError(
-            f"{where} gives the adapter of {module} lora_alpha={alpha}, but the adapter has an effect only with a number other "
+            f"{where} gives the adapter of {module} lora_alpha={alpha!r}, but the adapter has an effect only with a number other "
             "than 0: write the lora_alpha of its training there, or start without the adapters"
         )
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

@@ -268,7 +268,8 @@ class RunWriter:
         self._info |= {name: self._before[name] for name in OF_THE_FIGURES if name in self._before}
 
     def _changed(self) -> dict[str, str]:
-        """The settings that differ from the earlier attempt's, each as `before → now`, and the edited files of own code."""
+        """The settings that differ from the earlier attempt's, each as `before → now`, and the files of functions and
+        environments with other content."""
         before, now = flatten(self._before.get("config") or {}), flatten(self._info["config"])
         hashes_before, hashes = self._before.get("hashes") or {}, self._info["hashes"]
         edited = [name for name in hashes_before.keys() & hashes if hashes_before[name] != hashes[name]]

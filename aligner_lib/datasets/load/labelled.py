@@ -29,11 +29,12 @@ def load_labelled(
     """Responses with labels, and a report of the dropped samples. max_length: tokens; workers: as for `load_sft`.
 
     {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token, if the prompt is a text that ends in
-    `Assistant:`; its paragraphs are turns for the tokenizer's own template. Any other text is one user's turn, also when it
-    quotes a conversation, and the template writes turns, as for pairs. The label is true for a desirable response. Pairs, in
-    the form of `load_preferences`, are split in two: the chosen response is desirable, the rejected response is not. Each
-    sample also holds the same prompt with an unrelated response, cut to max_length. The unrelated response is the next response
-    in the file to another prompt (for pairs, the next chosen or the next rejected response).
+    `Assistant:`; its paragraphs are turns for the tokenizer's own template. A text in a template's marks stays as it is. Any
+    other text is one user's turn, also when it quotes a conversation, and the template writes turns, as for pairs. The label is
+    true for a desirable response. Pairs, in the form of `load_preferences`, are split in two: the chosen response is desirable,
+    the rejected response is not. Each sample also holds the same prompt with an unrelated response, cut to max_length. The
+    unrelated response is the next response in the file to another prompt (for pairs, the next chosen or the next rejected
+    response).
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all samples have the same prompt.
     """

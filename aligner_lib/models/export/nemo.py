@@ -26,8 +26,9 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     scaling = trained.architecture.rope_scaling
     if scaling and scaling.kind == "llama3" and scaling != RopeScaling("llama3", 8.0):
         notes.append(
-            f"NeMo before its pull request 11807 scales positions by Llama 3.1's numbers, such as the factor 8, and ignores those in "
-            f"the archive, such as the factor {scaling.factor:g}: restore the archive with a later NeMo"
+            "NeMo before its pull request 11807 scales positions by Llama 3.1's numbers and ignores the archive's (factor "
+            f"{scaling.factor:g}, frequencies {scaling.low_frequency_factor:g} to {scaling.high_frequency_factor:g}, "
+            f"{scaling.original_positions} positions): restore the archive with a later NeMo"
         )
     if (trained.folder / SENTENCEPIECE).exists():
         return notes

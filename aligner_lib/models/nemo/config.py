@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -258,7 +259,7 @@ class NemoConfig:
     def _attention(self) -> dict[str, Any]:
         """Windows and caps. Megatron's window (w, 0) covers a token and the w tokens before the token.
 
-        For Gemma 2, NeMo's converter writes Google's window unchanged, which includes the token, and the model counts.
+        For Gemma 2, NeMo's converter writes Google's window, which includes the token itself. The import follows Google's model.
         """
         window = self._checked("window_size", None, "two integers", _is_window)
         windowed = window is not None and window[0] >= 0
@@ -279,7 +280,7 @@ class NemoConfig:
             values |= {
                 "post_norms": True,
                 "attention_scale": caps._positive("query_pre_attn_scalar") ** -0.5,
-                # NeMo computes no cap for 0, too
+                # NeMo computes no cap for 0 either
                 "attention_softcap": caps._number("attn_logit_softcapping", None) or None,
                 "logits_softcap": caps._number("final_logit_softcapping", None) or None,
             }
@@ -307,10 +308,10 @@ def _check_keys(node: Any, where: str) -> None:
     if node is None or isinstance(node.value, str):
         return
     if node.id == "mapping":
-        keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+        if counts and (most := counts.most_common(1)[0])[1] > 1:
             raise ValueError(
-                f"{where} has the key {ascii(twice[0])[:80]} twice in a section: remove one of them"
+                f"{where} has the key {ascii(most[0])[:80]} twice in a section: remove one of them"
             )
     for child in node.value:
         for part in child if isinstance(child, tuple) else [child]:

@@ -39,13 +39,12 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
     section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
     has_own = all(name in archive for name in FILES)
     if files_beside(archive.path):
-        is_other = has_own and _content(archive, FILES[0]) != (beside / FILES[0]).read_bytes()
-        if is_other or (not has_own and section.get("library") in ("sentencepiece", "megatron")):
+        if has_own and any(_content(archive, name) != (beside / name).read_bytes() for name in FILES):
             logger.warning(
-                "%s has a tokenizer, but the %s in %s is read: move the file away if it belongs to another model",
+                "%s has a tokenizer, but the tokenizer in %s is read: move %s away if they belong to another model",
                 archive.path,
-                FILES[0],
                 beside,
+                " and ".join(FILES),
             )
         return copy_tokenizer(beside, out)
     if has_own:
