@@ -271,11 +271,26 @@ def test_the_first_difference_and_both_results_are_shown():
         ("naive_bayes", lambda chosen, *others: chosen.append([]), "chosen"),
         ("naive_bayes", lambda chosen, *others: chosen[0].append("word"), "chosen[0]"),
         ("naive_bayes", lambda chosen, *others: chosen[0].__setitem__(0, "word"), "chosen[0][0]"),
+        ("update", lambda *inputs: setattr(inputs[-1], "epochs", 0), "settings.epochs"),
     ],
 )
 def test_a_changed_input_is_reported_with_its_place(name, change, place):
     verdict = judge(ALL[name], lambda *inputs: (ALL[name].reference(*inputs), change(*inputs))[0], SEED)
     assert f"your function changed the input {place}. Write to a copy" in verdict.sentence, repr(verdict)
+
+
+@pytest.mark.parametrize(("name", "of_a_number"), [("reinforce_loss", True), ("bradley_terry", False)])
+def test_a_wrong_gradient_of_a_number_is_shown_without_a_weight(name, of_a_number):
+    verdict = judge(ALL[name], reference(name, lambda loss: 2 * loss - loss.detach()), SEED)
+    (first, *others) = verdict.inputs.values()
+    loss = ALL[name].reference(first.requires_grad_(), *others).sum()
+    (right,) = torch.autograd.grad(loss, first)
+    assert torch.allclose(verdict.difference.yours, 2 * right) == of_a_number
+    assert ("a sum of the outputs with random weights" in verdict.sentence) == (not of_a_number)
+
+
+def test_a_list_of_the_right_outputs_passes():
+    assert judge(ALL["gae"], reference("gae", list), SEED)
 
 
 def test_a_learner_s_text_is_escaped():
@@ -393,7 +408,7 @@ def test_solutions_pass_and_stubs_are_not_yet_answered():
         verdict = judge(ALL[name], solution, SEED)
         assert verdict and verdict.status == PASSED and verdict.function is solution, repr(verdict)
         stub = judge(ALL[name], stubs[name])
-        assert stub.status == NOT_YET and not stub
+        assert stub.status == NOT_YET and not stub and "still has the line `raise Not" in stub.sentence
         assert solution.__doc__ == stubs[name].__doc__ and "→" in solution.__doc__
 
 

@@ -51,7 +51,10 @@ def judge(exercise: Exercise, function: Callable, seed: int = 0) -> ExerciseVerd
     own = _outcomes(exercise, function, cases)
     if isinstance(own[0].error, NotImplementedError) and str(own[0].error).startswith(STUB):
         return ExerciseVerdict(
-            exercise, NOT_YET, "the function is still empty. The notebook continues with its own solution."
+            exercise,
+            NOT_YET,
+            "the function still has the line `raise NotImplementedError`. Replace the line with your code. The notebook continues "
+            "with its own solution.",
         )
     expected = [_expected(exercise, number, case) for number, case in enumerate(cases)]
     for case, right, yours in zip(cases, expected, own):
@@ -87,11 +90,22 @@ def _expected(exercise: Exercise, number: int, case: dict[str, Any]) -> AnswerOu
 def _outcomes(exercise: Exercise, function: Callable, cases: list[dict[str, Any]]) -> list[AnswerOutcome]:
     """The outcome of the learner's function for each case. Stops after a time-out, because later cases would time out, too."""
     own: list[AnswerOutcome] = []
+    call = function if len(exercise.outputs) == 1 else _with_a_tuple_for_a_list(function)
     for case in cases:
-        own.append(outcome(function, case, exercise.gradients))
+        own.append(outcome(call, case, exercise.gradients))
         if isinstance(own[-1].error, LoopWithoutEnd):
             break
     return own
+
+
+def _with_a_tuple_for_a_list(function: Callable) -> Callable:
+    """The function, with a returned list as a tuple: the notebooks unpack both alike."""
+
+    def call(*inputs: Any) -> Any:
+        returned = function(*inputs)
+        return tuple(returned) if isinstance(returned, list) else returned
+
+    return call
 
 
 def _wrong(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.tutorial.exercises.exercise import ImportedLate
@@ -30,7 +31,7 @@ class AnswerOutcome:
     is_tuple: bool = False
     """Whether the function returned a tuple."""
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
-    """By input: the gradient of a random weighted sum of the outputs."""
+    """By input: the gradient of a random weighted sum of the outputs, or of an output that is a single number."""
     attached: tuple[bool, ...] = ()
     """Whether each output requires a gradient."""
     error: Exception | LoopWithoutEnd | None = None
@@ -100,7 +101,9 @@ def first_difference(
                     name, f"The values are right, but {name} has no gradient. Did you detach a tensor?"
                 )
     for name, right in expected.gradients.items():
-        if difference := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
+        if difference := _of_gradients(
+            f"the gradient to {name}", right, got.gradients[name], expected.outputs
+        ):
             return difference
     for name, right in expected.weights.items():
         if difference := _of_weights(name, right, got.weights[name]):
@@ -155,11 +158,15 @@ def _of_values(name: str, right: Any, yours: Any) -> Difference | None:
     return None
 
 
-def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Difference | None:
+def _of_gradients(
+    name: str, right: Tensor | None, yours: Tensor | None, outputs: tuple[Tensor, ...]
+) -> Difference | None:
     right, given = _zeros_for_none(right, yours)
     if close(given, right):
         return None
     sentence = f"The values are right, but {_first_place(name, given, right)}"
+    if [output.numel() for output in outputs] != [1]:
+        sentence += " Both are gradients of a sum of the outputs with random weights."
     if yours is None or not given.any():
         sentence = f"The values are right, but {name} is 0 everywhere. Did you detach a tensor?"
     elif not right.any():
@@ -267,10 +274,12 @@ def _gradients(outputs: tuple[Any, ...], leaves: dict[str, Tensor]) -> dict[str,
 
 
 def _weights(output: Tensor) -> Tensor:
-    """A random weight for each element of an output. The weights depend on the shape alone.
+    """A random weight for each element of an output, and 1 for a single element. The weights depend on the shape alone.
 
     In an unweighted sum, the wrong gradients of two elements could cancel.
     """
+    if output.numel() == 1:
+        return torch.ones_like(output)
     return 1.0 + torch.rand(output.shape, generator=torch.Generator().manual_seed(output.numel()))
 
 
@@ -324,12 +333,12 @@ def _changed(inputs: dict[str, Any], arguments: dict[str, Any]) -> str:
 
 
 def _first_change(name: str, before: Any, after: Any) -> str:
-    """The first changed place: a tensor, a plain value, or the length or keys of a list, tuple or dict; "" without a change."""
-    if isinstance(before, list | tuple | dict):
+    """The first changed place: a tensor, a plain value, or the length or keys of a list, tuple, dict or namespace; "" without a change."""
+    if isinstance(before, list | tuple | dict | SimpleNamespace):
         parts, parts_after = _parts(before), _parts(after)
         if type(after) is not type(before) or parts_after.keys() != parts.keys():
             return name
-        changes = (_first_change(f"{name}[{key!r}]", part, parts_after[key]) for key, part in parts.items())
+        changes = (_first_change(name + label, part, parts_after[label]) for label, part in parts.items())
         return next(filter(None, changes), "")
     if isinstance(before, torch.Tensor):
         same = isinstance(after, torch.Tensor) and torch.equal(before, after.detach())
@@ -338,10 +347,10 @@ def _first_change(name: str, before: Any, after: Any) -> str:
     return "" if same else name
 
 
-def _parts(value: Any) -> dict[Any, Any]:
-    """The parts of a dict by key, and of a list or tuple by index; {} for any other value."""
-    return (
-        value
-        if isinstance(value, dict)
-        else dict(enumerate(value if isinstance(value, list | tuple) else ()))
-    )
+def _parts(value: Any) -> dict[str, Any]:
+    """The parts of a dict, list, tuple or namespace; {} for any other value. A key is the end of the part's name: [0], .epochs."""
+    if isinstance(value, SimpleNamespace):
+        return {f".{name}": part for name, part in vars(value).items()}
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    return {f"[{key!r}]": part for key, part in value.items()} if isinstance(value, dict) else {}
