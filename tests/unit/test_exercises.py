@@ -3,10 +3,12 @@
 import ast
 import importlib
 import json
+import math
 import os
 import random
 import re
 import warnings
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -156,6 +158,34 @@ def fails_for_a_number(call, functions):
     return ALL["answer_call"].reference(call, functions)
 
 
+def update_with_a_fixed_clip(*inputs):
+    *others, loss, settings = inputs
+    return ALL["update"].reference(*others, lambda ratio, x, *_: loss(ratio, x, 0.2, 0.2), settings)
+
+
+def equal_rewards_not_skipped(rewards, group):
+    groups = [rewards[group == number] for number in group.unique()]
+    result = torch.zeros_like(rewards)
+    for number, own in zip(group.unique(), groups):
+        if len(own) > 1:
+            result[group == number] = (own - own.mean()) / (own.std() + 1e-4)
+    return result
+
+
+def implicit_reward_of_probabilities(logprobs, reference, mask, beta):
+    ratio = (logprobs * mask).sum(1).exp() / (reference * mask).sum(1).exp()
+    return beta * ratio.log()
+
+
+def naive_bayes_of_products(chosen, rejected, answer):
+    good, bad = (Counter(word for text in texts for word in text) for texts in (chosen, rejected))
+    vocabulary, known = len(good | bad), [word for word in answer if word in good or word in bad]
+    of_good, of_bad = (
+        math.prod((side[word] + 1) / (side.total() + vocabulary) for word in known) for side in (good, bad)
+    )
+    return math.log(of_good / of_bad)
+
+
 def raises(chosen, rejected):
     margin = chosen - rejected
     return margin[len(margin)]
@@ -173,6 +203,22 @@ RECOGNISED = [
     ("kl_estimators", half_in_k3, "another_multiple_in_k3"),
     ("kl_estimators", linear_part_of_k3_detached, None),
     ("answer_call", fails_for_a_number, None),
+    ("update", update_with_a_fixed_clip, None),
+    ("grpo_advantages", equal_rewards_not_skipped, None),
+    (
+        "exact_match",
+        last_match(r"-?\d+(?:\.\d+)?", lambda last, answer: float(last) == int(float(answer))),
+        None,
+    ),
+    (
+        "exact_match",
+        last_match(r"-?\d+(?:\.\d+)?", lambda last, answer: last.rstrip("0").rstrip(".") == answer),
+        None,
+    ),
+    ("exact_match", last_match(r"-?\d+(?:\.\d)?", lambda last, answer: float(last) == float(answer)), None),
+    ("whiten", lambda x, m: (x - x[m].mean()) / (x[m].var(correction=0) + 1e-4).sqrt() * m, None),
+    ("implicit_reward", implicit_reward_of_probabilities, None),
+    ("naive_bayes", naive_bayes_of_products, None),
     ("no_gradient", lambda ratio, a, limit: (a > 0) & (ratio > limit), "compared_with_epsilon"),
     # no mistake is named where the recognition can't read the type, or sees a part of the mistake alone
     ("gae", lambda values, rewards, mask, *_: (torch.zeros_like(mask), mask), None),

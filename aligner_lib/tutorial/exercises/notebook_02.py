@@ -63,7 +63,10 @@ def _unseen_too(chosen, rejected, answer):
 
 
 def _texts(draw: Draw) -> dict:
-    """Chosen and rejected texts with common words and words of their own, and an answer with known and unseen words."""
+    """Chosen and rejected texts with common words and words of their own, and an answer with known and unseen words.
+
+    In every second case, the answer is so long that the product of its words' probabilities is 0.
+    """
     common = "the a of and to it is".split()
     good, bad = "please thanks first because kindly".split(), "whatever no never stuff".split()
 
@@ -72,7 +75,7 @@ def _texts(draw: Draw) -> dict:
 
     chosen = [text(common + good) + ["sure", "sure"] for _ in range(3)]
     rejected = [text(common + bad) for _ in range(draw.one_of((3, 4)))]
-    answer = [*text(common), "sure", "sure", draw.one_of(rejected[0]), "zebra", "the"]
+    answer = [*text(common), "sure", "sure", draw.one_of(rejected[0]), "zebra", "the"] * draw.in_turn((1, 40))
     return {"chosen": chosen, "rejected": rejected, "answer": answer}
 
 

@@ -573,9 +573,16 @@ def _over_the_corrected_deviation(advantages, mask):
 
 
 def _advantages_and_mask(draw: Draw) -> dict:
-    """Padding holds values, too, and the mean is far from 0. In every third case, all advantages inside the mask are equal."""
-    rows, size, scale = draw.one_of((2, 3)), draw.one_of((6, 7, 8)), draw.in_turn((2.0, 30.0))
-    advantages, mask = 1.5 + draw.normal(rows, size, scale=scale), draw.response_mask(rows, size)
+    """Padding holds values, too, and the mean is far from 0. In every third case, all advantages inside the mask are equal.
+
+    In another third, the advantages are so small that a constant far above 1e-8 under the root would change the result.
+    """
+    rows, size, scale = (
+        draw.one_of((2, 3)),
+        draw.one_of((6, 7, 8)),
+        draw.in_turn((2.0, 0.03, 2.0, 30.0, 0.03)),
+    )
+    advantages, mask = scale * (0.75 + draw.normal(rows, size)), draw.response_mask(rows, size)
     if draw.in_turn((False, False, True)):
         advantages[mask] = draw.one_of((-1.0, 0.5, 2.0))  # without an error of rounding in the mean
     return {"advantages": advantages, "mask": mask}

@@ -19,13 +19,14 @@ def _implicit_reward(logprobs, reference_logprobs, mask, beta):
 def _both_models(draw: Draw) -> dict:
     """Log-probabilities of tokens. In every third batch, the first row's prompt has a single token: its response begins at index 0."""
     rows, size = draw.one_of((2, 3, 4)), draw.one_of((6, 7, 8))
-    rarity = draw.in_turn((1.0, 10.0))  # in every second batch, some tokens have a tiny probability
+    # in every second batch, some tokens have a tiny probability, and both models give the response a probability of 0 in float32
+    rarity, rare = draw.in_turn(((1.0, 0.0), (10.0, 60.0)))
     mask = draw.response_mask(rows, size)
     if draw.in_turn((False, True, False)):
         mask[0, : mask[0].int().argmax()] = True
     return {
-        "logprobs": rarity * draw.logprobs(rows, size),
-        "reference_logprobs": draw.logprobs(rows, size),
+        "logprobs": rarity * draw.logprobs(rows, size) - rare,
+        "reference_logprobs": draw.logprobs(rows, size) - rare,
         "mask": mask,
         "beta": draw.between(0.05, 0.5),
     }

@@ -52,15 +52,17 @@ def _in_the_order_of_groups(rewards, group):
 def _groups(draw: Draw) -> dict:
     """Groups of different sizes in random order. A group has equal rewards, and another group has a single response.
 
-    The groups' numbers begin above 0 and have gaps, as in the rest of a batch after filtering.
+    In every second case, the mean of the equal rewards has an error of rounding, so their deviation is not quite 0. The groups'
+    numbers begin above 0 and have gaps, as in the rest of a batch after filtering.
     """
-    sizes = [draw.one_of((3, 4)), draw.one_of((3, 5)), 3, 1]
+    equal, copies = draw.in_turn(((draw.one_of((0.0, 1.0)), 3), (-27.3, 7)))
+    sizes = [draw.one_of((3, 4)), draw.one_of((3, 5)), copies, 1]
     numbers = draw.random.sample(range(10, 30), len(sizes))
     group = [number for number, size in zip(numbers, sizes) for _ in range(size)]
     draw.random.shuffle(group)
     group = torch.tensor(group)
     rewards = draw.normal(len(group), scale=draw.in_turn((1.0, 30.0))) + 0.5
-    rewards[group == numbers[2]] = draw.one_of((0.0, 1.0))
+    rewards[group == numbers[2]] = equal
     return {"rewards": rewards, "group": group}
 
 
@@ -197,14 +199,17 @@ RESPONSES = (
     "{a}", "1{a}", "The answer is {a}.", "{a}{d}", "{d} + 1 = {a}", "{a} is wrong, it is {b}", "-{a}", "{b}, no: {a}",
     "{a}.6", "{a}.3", "{a}.04", "{a}.001", "no idea", "{a}.0", "", "{b}", "it is {a}, I think", "{a}\n",
     "{a}...", " {a} ... done", "x={a}", "**{a}**", "${a}", "({a})", "{a}!", "{a}?", '"{a}"', "3+{d}={a}",
-    "{b}.{a}",
+    "{b}.{a}", "{a}0", "{b}.2{a}",
 )  # fmt: skip
+# answers that are no digit, in the second round of the responses
+OTHER_ANSWERS = {"The answer is {a}.": "-4", "{d} + 1 = {a}": "2.5", "it is {a}, I think": "20"}
 
 
 def _response(draw: Draw) -> dict:
-    answer = draw.random.randint(2, 9)
-    written = draw.in_turn(RESPONSES).format(a=answer, b=answer + 3, d=draw.random.randint(1, 9))
-    return {"response": written, "answer": str(answer)}
+    digit, response = draw.random.randint(2, 9), draw.in_turn(RESPONSES)
+    answer = str(digit) if draw.case < len(RESPONSES) else OTHER_ANSWERS.get(response, str(digit))
+    written = response.format(a=answer, b=digit + 3, d=draw.random.randint(1, 9))
+    return {"response": written, "answer": answer}
 
 
 EXACT_MATCH = Exercise(
@@ -220,7 +225,7 @@ EXACT_MATCH = Exercise(
     reference=_exact_match,
     inputs=_response,
     outputs=("reward",),
-    cases=2 * len(RESPONSES),
+    cases=58,  # every response at least once
     mistakes=(
         Mistake(
             "substring",

@@ -67,12 +67,12 @@ def _settings(draw: Draw) -> SimpleNamespace:
         length=draw.one_of((4, 5, 6)),
         end=END,
         draw=_draw_token,
-        beta=draw.one_of((0.1, 0.3)),
-        discount=draw.one_of((0.8, 0.9)),
-        gae_lambda=draw.one_of((0.6, 0.7)),
-        epochs=draw.one_of((2, 3)),
-        minibatch=draw.one_of((2, 3)),
-        epsilon=draw.one_of((0.1, 0.2)),
+        beta=draw.in_turn((0.1, 0.3)),
+        discount=draw.in_turn((0.8, 0.9)),
+        gae_lambda=draw.in_turn((0.6, 0.7)),
+        epochs=draw.in_turn((2, 3)),
+        minibatch=draw.in_turn((2, 2, 3)),  # not always equal to the number of epochs
+        epsilon=draw.in_turn((0.1, 0.2)),
         shuffle=_Shuffle(),
     )
 
