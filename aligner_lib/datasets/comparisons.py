@@ -71,6 +71,8 @@ def _of_turns(record: dict) -> dict:
 
 def _pair(chosen: str, rejected: str) -> dict:
     """Convert two texts to a pair {prompt, chosen, rejected}. The texts are equal up to the last answer."""
+    if ASSISTANT not in chosen:
+        raise ValueError(f"a chosen text has no answer after 'Assistant:': {chosen[:60]!r}")
     end = chosen.rfind(ASSISTANT) + len(ASSISTANT)
     if chosen[:end] != rejected[:end]:
         raise ValueError(

@@ -983,7 +983,7 @@ compare_at_step(named_by_settings(["ppo-drawn", *(f"ppo-drawn-{name}" for name i
 # ### How far, and for what?
 #
 # The reward model is a proxy for the instructions. The left chart shows the reward model's score, and the right chart
-# shows the share of answers that a program finds right. Both use the distance from the SFT policy as the horizontal
+# shows the share of answers that obey their instruction: a program checks their form alone. Both use the distance from the SFT policy as the horizontal
 # axis and show 95 % intervals.
 #
 # **Best of n** moves away from the SFT policy without any training: draw n answers and return the answer with the

@@ -320,7 +320,7 @@ lab.record("06", {"dpo": figures})
 # from {{long_1.dpo.good_sft}} to {{long_1.dpo.good_dpo}} with seed 1, and from {{long_2.dpo.good_sft}} to
 # {{long_2.dpo.good_dpo}} with seed 2. A separate run of 32 steps with seed 1 had 0.86 of the held-out pairs in the right order,
 # and its mean reward rose from 0.30 to 0.64, but the share of good answers stayed at 0.36. This run learnt the
-# order of pairs before it wrote better answers.
+# order of pairs and wrote no better answers.
 #
 # Notebook 08 compares the answers of all policies. Ask the policies now:
 

@@ -105,8 +105,7 @@ def evaluate_policies(runs: Mapping[str, Sequence[RunFolder]], seed: int) -> Pol
     """The evaluation from runs of `aligner evaluate`, with the environments `conversations` and `sums`.
 
     runs: by the policy's name, a run for each training seed; SFT, PPO, DPO and GRPO are among the names. The prompts are drawn
-    from the first training seed. seed: of the draw. Raises ValueError for runs with different
-    prompts.
+    from the first training seed. seed: of the draw. Raises ValueError for runs with different prompts.
     """
     first = {name: of_policy[0] for name, of_policy in runs.items()}
     of_environment = {

@@ -61,7 +61,8 @@ _served: ServedJudge | None = None
 def serve_judge(model: str | Path) -> ServedJudge:
     """Start a server for a model, and return when the server answers. An earlier server of this process ends.
 
-    model: as for `aligner serve`. The environment variable KEY_VARIABLE gets the server's random token. Raises UserError with the server's last words if the server ends before an answer.
+    model: as for `aligner serve`. The environment variable KEY_VARIABLE gets the server's random token. Raises UserError with
+    the server's last words if the server ends before an answer.
     """
     global _served
     if _served is not None:

@@ -234,7 +234,8 @@ ATTACKED_JUDGE = {
 }
 
 # Notebook 13: GRPO from the SFT policy of `drawn` with a language model as judge. The judge's scores within a group differ by a few
-# hundredths, so the advantages are divided by the deviation of the group: each group has the same weight. 32 responses a step cost the judge 64 requests.
+# hundredths, so the advantages are divided by the deviation of the group, which removes the unit of the scores. 32 responses a
+# step cost the judge 64 requests.
 JUDGED = {
     "model.encoder_seq_length": 128,
     "model.micro_batch_size": 32,
