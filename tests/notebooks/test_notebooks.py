@@ -20,6 +20,7 @@ from tutorial_runs import ROOT, assert_solutions_pass, info_of, run_tutorial, ru
 
 from aligner_lib.tutorial.execution.run_notebooks import LAST_OF_THE_WAY
 from aligner_lib.tutorial.exercises.registry import exercises
+from widgets import Quiz
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SOLVED = sorted((ROOT / "notebooks" / "solved").glob("[0-9]*.ipynb"))
@@ -82,6 +83,16 @@ def test_the_outputs_of_a_solved_notebook_are_small_and_name_no_place(path):
         for output in cell["outputs"]:
             assert output["output_type"] in ("stream", "display_data")
             assert not [kind for kind in output.get("data", {}) if "widget" in kind]
+
+
+@pytest.mark.parametrize("path", SOLVED, ids=lambda path: path.stem)
+def test_a_recorded_quiz_has_today_s_questions_and_answers(path):
+    for cell in cells(path, "code"):
+        recorded = [
+            output["data"]["text/html"] for output in cell["outputs"] if "text/html" in output.get("data", {})
+        ]
+        if (quiz := re.search(r'(?m)^Quiz\("(\w+)"\)', "".join(cell["source"]))) and recorded:
+            assert "".join(recorded[0]) == Quiz(quiz[1]).static_html(), "record the notebook again"
 
 
 def test_outputs_without_a_kernel_are_kept_and_others_are_not():
