@@ -168,9 +168,9 @@ def test_a_run_goes_on_only_with_the_model_of_the_server_that_it_was_begun_with(
 
 
 def test_an_actor_names_its_run_by_a_mark_that_moves_with_the_folder(fake, tmp_path):
-    asked = SimpleNamespace(actor="run#1", ask=lambda _, request: serialization.value_of(request, "request"))
+    link = SimpleNamespace(actor="run#1", ask=lambda _, request: serialization.value_of(request, "request"))
     with RunWriter(tmp_path, kind="ppo", config={}, seed=0, hashes={}, max_steps=5) as run:
         servers = ServerConnections({fake[0].where: {*BOTH}}, None, "run", 10.0, 10.0, 128, run)
         run.start(0)
         run.finish("stopped")
-    assert servers.checkpoint("begin", asked)["actor_created"] == run.folder.info["created"]
+    assert servers.checkpoint("begin", link)["actor_created"] == run.folder.info["created"]

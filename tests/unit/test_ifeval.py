@@ -48,21 +48,21 @@ def verdicts_of(answers: list[str], checkers: str) -> list[dict]:
 
 def test_kept_answers_are_not_generated_again_and_those_of_other_settings_are_refused(tmp_path, monkeypatch):
     def generated(prompts, policy, options):
-        asked.extend(prompt["key"] for prompt in prompts)
+        answered_keys.extend(prompt["key"] for prompt in prompts)
         return [{"key": prompt["key"], "answer": policy} for prompt in prompts]
 
     monkeypatch.setattr(ifeval, "generated", generated)
     monkeypatch.setattr(ifeval, "resolve", Path)
     monkeypatch.setattr(ifeval, "model_hash", lambda folder: trained[folder.name])
     trained = {"sft": "a", "dpo": "b"}
-    asked, short = [], Namespace(max_length=8, precision="32")
+    answered_keys, short = [], Namespace(max_length=8, precision="32")
     for count in (1, 2):  # the second call generates the second answer alone
         records = ifeval.answered(PROMPTS[:count], "sft", tmp_path / "a.jsonl", short)
-    assert asked == [1, 2] and [record["answer"] for record in records] == ["sft", "sft"]
+    assert answered_keys == [1, 2] and [record["answer"] for record in records] == ["sft", "sft"]
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"key": 3, "ans')  # a killed program's last line
     ifeval.answered(PROMPTS, "sft", tmp_path / "a.jsonl", short)
-    assert asked == [1, 2] and len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
+    assert answered_keys == [1, 2] and len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
     others = [PROMPTS[0] | {"prompt": "Write in UPPER case."}, PROMPTS[1]]
     for policy, hash_, prompts, length in (
         ("dpo", "a", PROMPTS, 8),
